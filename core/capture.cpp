@@ -20,7 +20,7 @@ void detail::refuse_capture(char const* call, cudaError_t status) {
   }
   if (status == cudaErrorNotPermitted) {
     static_cast<void>(cudaGetLastError());
-    throw usage_error(call, "it was called with `stream` in a CUDA callback, where CUDA permits none",
+    throw usage_error(call, "`stream` was given in a CUDA callback, where CUDA permits no call",
                       "hand an object to deleter::retire(owner), without a stream");
   }
   check(status, "cudaStreamGetCaptureInfo");

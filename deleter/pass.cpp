@@ -105,7 +105,8 @@ void deleter_core::reclaim(reclaimable& thing) noexcept {
 
 void deleter_core::clear_covered(retired_object& owner) noexcept {
   // A nested reclaim, of what the destructor polls, has its own.
-  retirement_cover const outer = std::exchange(cover, {pass_stream_, std::exchange(owner.covers_, 0)});
+  retirement_cover const its{pass_stream_, std::exchange(owner.covers_, 0)};
+  retirement_cover const outer = std::exchange(cover, its);
   owner.clear();
   cover = outer;
 }

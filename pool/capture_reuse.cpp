@@ -117,11 +117,14 @@ void capture_reuse::add(slot& held, std::uint64_t id, bool is_claim, source_loca
   held.is_leased_ = held.may_be_in_graphs_ = true;
   if (held.held_by_.empty()) ++its.slots_held;
   held.held_by_.push_back(is_claim ? id : slot::no_claim);
-  if (is_claim) held.reusable_in_ = id;
+  if (!is_claim) return;
+  held.reusable_in_ = id;
+  held.claimed_with_ = nullptr;  // until it is in a set
 }
 
 bool capture_reuse::has_capture_ended(slot const& claimed) noexcept {
-  return claimed.claimed_with_->captures_ended() != claimed.captures_ended_;
+  return claimed.claimed_with_ != nullptr &&
+         claimed.claimed_with_->captures_ended() != claimed.captures_ended_;
 }
 
 bool capture_reuse::remove(slot& held, std::uint64_t id, bool is_claim) noexcept {
@@ -309,8 +312,7 @@ slot* capture_reuse::take_with_edge(size_class& size, capture_info const& captur
   });
 }
 
-void capture_reuse::order_after_release(slot const& claimed, cudaGraph_t graph,
-                                        stream_ref stream) {
+void capture_reuse::order_after_release(slot const& claimed, cudaGraph_t graph, stream_ref stream) {
   if (!claimed.is_reused_) return;
   if (!is_unchanged_in(claimed, graph)) {
     throw usage_error("lease::record_stream",

@@ -249,8 +249,7 @@ void slot_pool::state::release_reclaimed(claimed_slot& lease, stream_use const& 
   release_later(lease, on);
 }
 
-// Records on the claiming stream and on `on`, or defers that. What is captured on `on` is the
-// graph's; of its work before, the lease was told, or there is none.
+// Records on the claiming stream and on `on`, or defers that.
 void slot_pool::state::release_later(claimed_slot& lease, stream_use const& on) noexcept {
   bool const is_claiming_stream = is_same_stream(lease.on, on);
   if (lease.capture_id != 0 && is_claiming_stream) return release_after_capture(lease);
@@ -263,7 +262,8 @@ void slot_pool::state::release_later(claimed_slot& lease, stream_use const& on) 
   } else {
     used.unrecorded_.push_back(claimed_on);  // with its id
   }
-  if (!is_claiming_stream && (on.id != 0 || is_ambiguous(on.handle) || is_reclaiming())) {
+  auto const is_it = [&](stream_use const& told) { return is_same_stream(told, on); };
+  if (!is_claiming_stream && std::ranges::none_of(used.unrecorded_, is_it)) {
     used.unrecorded_.push_back(on);
   }
   static_cast<void>(record_uses(used));
@@ -319,9 +319,8 @@ void slot_pool::require_left_to_graph(claimed_slot& lease) {
   static_cast<void>(require_slot(call, lease));
   if (leave_to_graph(lease)) return;
   throw usage_error(call,
-                    lease.capture_id == 0
-                        ? "the lease was not claimed in a capture"
-                        : "the lease was told of a stream after its capture",
+                    lease.capture_id == 0 ? "the lease was not claimed in a capture"
+                                          : "the lease was told of a stream after its capture",
                     "release it");
 }
 

@@ -73,7 +73,7 @@ struct slot final : reclaimable {
   bool is_done_ = true;                   // known to be idle: no event to query
   // Released on its stream without an event, and claimed there again: see local_slots.
   bool is_uncovered_ = false;
-  bool was_used_ = false;                 // handed out before
+  bool was_used_ = false;  // handed out before
   // Streams whose work no event covers yet: until the release those given to record_stream(), then
   // those without a record. Has room for two more, so that a release allocates nothing.
   std::vector<stream_use> unrecorded_;

@@ -63,9 +63,9 @@ cudaError_t slot_pool::state::record_claiming_stream(claimed_slot const& lease) 
   return status;
 }
 
-// The graph that is being captured keeps the slot, which was claimed before. Its lease ends with the
-// graph, or before, and then waits for no more than the claiming stream's work so far, if that can
-// be recorded, and for what accesses it later.
+// The graph that is being captured keeps the slot, which was claimed before. Its lease ends with
+// the graph, or before, and then waits for no more than the claiming stream's work so far, if that
+// can be recorded, and for what accesses it later.
 void slot_pool::state::keep_in_graph(claimed_slot const& lease, capture_info const& capture) {
   slot& used = *lease.what;
   if (std::ranges::find(used.kept_in_, capture.id) != used.kept_in_.end()) return;

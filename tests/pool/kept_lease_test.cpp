@@ -64,8 +64,7 @@ TEST_F(KeptLease, ReturnsAfterTheWorkOnItsFirstStream) {
   block_pool pool = make_pool(1);
   block_lease weights = pool.claim(two);
   keep_busy(weights, two, 4);
-  graph captured =
-      this->captured([&](cudaStream_t on) { worker->retire(on, std::move(weights)); });
+  graph captured = this->captured([&](cudaStream_t on) { worker->retire(on, std::move(weights)); });
   captured = graph();
   EXPECT_TRUE(drained());
   expect_next_waits(pool, three, 4);

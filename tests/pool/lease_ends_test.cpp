@@ -194,10 +194,12 @@ TEST_F(LeaseAfterItsCapture, LeaveToGraphRefusesOtherLeases) {
   std::optional<block_lease> told;
   graph const captured = this->captured([&](cudaStream_t on) { told = pool.claim(on); });
   told->record_stream(two);
-  expect_refused({{"", {"lease::leave_to_graph", "not claimed in a capture", "release it"},
+  expect_refused({{"",
+                   {"lease::leave_to_graph", "not claimed in a capture", "release it"},
                    [&] { eager.leave_to_graph(); }},
-                  {"", {"lease::leave_to_graph", "told of a stream", "release it"},
-                   [&] { told->leave_to_graph(); }}});
+                  {"", {"lease::leave_to_graph", "told of a stream", "release it"}, [&] {
+                     told->leave_to_graph();
+                   }}});
   EXPECT_TRUE(eager);
   EXPECT_TRUE(*told);
 }
@@ -230,7 +232,9 @@ TEST_F(LeaseAfterItsCapture, OnTheWorkerAfterItsGraphIsIdle) {
   use(pool, two);
   sync(two);
   std::optional<block_lease> output;
-  { graph const captured = this->captured([&](cudaStream_t on) { output = pool.claim(on); }); }
+  {
+    graph const captured = this->captured([&](cudaStream_t on) { output = pool.claim(on); });
+  }
   EXPECT_TRUE(drained());
   int const idle = (*output)->number();
   use_behind_flag(pool, two);

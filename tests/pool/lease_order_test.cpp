@@ -54,8 +54,7 @@ TEST_P(LeaseOrder, AfterTheWorkOfSeveralStreams) {
 TEST_P(LeaseOrder, AfterWorkThatHasNoEvent) {
   for (bool const is_lasting : {false, true}) {
     pinned_flag go;
-    block_pool pool =
-        make_pool(with(options(4), &pool_options::streams_outlive_pool, is_lasting));
+    block_pool pool = make_pool(with(options(4), &pool_options::streams_outlive_pool, is_lasting));
     std::optional<claimer<block>> local;
     if (!is_lasting) local.emplace(pool.on(one));
     auto const claim = [&] { return is_lasting ? pool.claim(one) : local->claim(); };
@@ -148,7 +147,8 @@ TEST_F(LeaseOrderRefusal, OfAClaimingStreamThatCapturesAndHasNoEventNamesTheReme
   local.claim().release();
   block_lease held = local.claim();
   capture open{one, cudaStreamCaptureModeRelaxed};
-  expect_refused({{"", {"lease::record_stream", "claiming stream", "before the capture begins"},
+  expect_refused({{"",
+                   {"lease::record_stream", "claiming stream", "before the capture begins"},
                    [&] { held.record_stream(two); }}});
   EXPECT_TRUE(open.is_active());
   must(open.end());

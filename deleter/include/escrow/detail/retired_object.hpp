@@ -91,8 +91,7 @@ class alignas(64) retired_object final : public reclaimable {
 
   [[nodiscard]] bool is_written() const noexcept { return is_written_; }  // see is_shared_owner
 
-  // Before the record of its own event: what its owner owns, and was last accessed before this, is
-  // done with it. Not of what only shares something: others may use that later.
+  // Before the record of its event: what its owner, and nobody else, accessed before is done then.
   void cover_uses(std::uint64_t stream) noexcept {
     covers_ = is_written_ ? use_clock::advance(stream) : 0;
   }

@@ -180,13 +180,13 @@ class deleter_core {
 
   // Used only by the thread in a pass:
   pending_events waiting_;
-  release_list ready_;            // to be reclaimed in this pass
-  std::size_t pass_count_ = 0;    // reclaimed in this pass
-  std::uint64_t pass_epoch_ = 0;  // of the thing being reclaimed; before that, the pass's
-  bool is_postponed_ = false;     // the thing being reclaimed waits for an event again
+  release_list ready_;             // to be reclaimed in this pass
+  std::size_t pass_count_ = 0;     // reclaimed in this pass
+  std::uint64_t pass_epoch_ = 0;   // of the thing being reclaimed; before that, the pass's
+  bool is_postponed_ = false;      // the thing being reclaimed waits for an event again
   std::uint64_t pass_stream_ = 0;  // of the event of the thing being reclaimed; 0: none
-  int pass_device_ = -1;          // current on this thread; -1: not known
-  int known_device_ = -1;         // of the last thing that arrived
+  int pass_device_ = -1;           // current on this thread; -1: not known
+  int known_device_ = -1;          // of the last thing that arrived
 
   std::thread thread_;  // the worker
   // Used by it only:

@@ -141,7 +141,7 @@ class reference_set final : public reclaimable {
   }
 
   // How many captures of Escrow's that appended to it have ended. A member that came before the
-  // last one is of a capture that is over. Relaxed: the thread that ends a capture orders its leases.
+  // last one is of a capture that is over. Relaxed: the ending thread orders the leases.
   [[nodiscard]] std::uint64_t captures_ended() const noexcept {
     return captures_ended_.load(std::memory_order_relaxed);
   }

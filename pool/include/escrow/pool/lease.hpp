@@ -26,10 +26,10 @@ class resource_pool;
 // or tell record_stream() or launch() of another one: its work is then ordered, too.
 // Thread safety: one thread at a time; it may move. During a release no other thread may begin or
 //   end a capture of the lease's streams: CUDA's driver crashes then.
-// Lifetime: it may end anywhere: in a destructor that a deleter calls, in a CUDA callback, after its
-//   capture or its pool. The destructor releases on the claiming stream, which must be alive then.
-//   In an owner that was retired on the claiming stream, the resource comes back with the owner.
-//   What cannot be recorded at the end comes back with the pool's next call with that stream
+// Lifetime: it may end anywhere: in a destructor that a deleter calls, in a CUDA callback, after
+//   its capture or its pool. The destructor releases on the claiming stream, which must be alive
+//   then. In an owner that was retired on the claiming stream, the resource comes back with the
+//   owner. What cannot be recorded at the end comes back with the pool's next call with that stream
 //   (pool_stats::deferred, close_for()). If that stream or the pool is gone, it is leaked and
 //   counted (deleter_stats::leaked).
 // Capture: the graph keeps what is claimed in its capture, and what launch(), retain() or
@@ -81,9 +81,9 @@ class lease {
 
   // The resource is used on `stream` too, of any device, until the release. Work on `stream` after
   // this call comes after the earlier users of the resource, and the release waits for it. If the
-  // resource was used before on the claiming stream without an event (claimers), `stream` also waits
-  // for that stream's work so far; usage_error if that captures. A stream in the lease's capture
-  // must be forked into it. Another captured stream: its graph keeps the resource. After
+  // resource was used before on the claiming stream without an event (claimers), `stream` waits
+  // also for that stream's work so far; usage_error if that captures. A stream in the lease's
+  // capture must be forked into it. Another captured stream: its graph keeps the resource. After
   // cudaStreamPerThread, release on the same thread.
   void record_stream(stream_ref stream, source_location where = source_location::current()) {
     detail::called_at("lease::record_stream", where,
