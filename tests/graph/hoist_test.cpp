@@ -116,11 +116,15 @@ TEST_F(Hoist, OfAGraphWithAPlainExecGivesItsSlotToNoLaterCaptureIntoTheGraph) {
 
 TEST_F(Hoist, OfACloneLeavesTheGraphItsSlotAlsoForALeaseThatIsUsedInALaterCapture) {
   scratch_pool pool(options(1));
+  block_pool blocks = make_pool(1);
   std::optional<buffer_lease<int>> held;
-  graph const source =
-      captured([&](cudaStream_t on) { held.emplace(pool.claim<int>(stream_ref(on), 1)); });
+  graph const source = captured([&](cudaStream_t on) {
+    held.emplace(pool.claim<int>(stream_ref(on), 1));
+    use(blocks, on);
+  });
   hoist(source.clone()).release();
   capture_into(source.get(), [&](cudaStream_t on) {
+    EXPECT_TRUE(blocks.try_claim(on)) << "the graph does not use its slot again";
     EXPECT_NO_THROW(launch(on, function_of<int*, int>(kernel_id::add), {}, *held, 1));
     held.reset();
   });
