@@ -2,6 +2,7 @@
 #include "calls.hpp"
 
 #include <array>
+#include <cstring>
 #include <new>
 #include <string_view>
 
@@ -39,6 +40,20 @@ void keep(char const* function, c_failure failure, char const* text) noexcept {
   last.took_object = false;
 }
 
+// The text without the line of these files that called the library, which says nothing to C.
+char const* without_place(std::exception const& error) noexcept {
+  source_location where;
+  if (auto const* const located = dynamic_cast<located_error const*>(&error)) {
+    where = located->where();
+  } else if (auto const* const failed = dynamic_cast<cuda_error const*>(&error)) {
+    where = failed->where();
+  }
+  std::string_view const file(where.file_name());
+  if (where.line() == 0 || !std::string_view(error.what()).starts_with(file)) return error.what();
+  char const* const behind = std::strstr(error.what() + file.size(), ": ");
+  return behind == nullptr ? error.what() : behind + 2;
+}
+
 }  // namespace
 
 c_failure failure_of(std::exception const& error) noexcept {
@@ -57,7 +72,7 @@ escrow_status keep_failure(char const* function) noexcept {
     throw;
   } catch (std::exception const& error) {
     c_failure const failure = failure_of(error);
-    keep(function, failure, error.what());
+    keep(function, failure, without_place(error));
     return failure.status;
   } catch (...) {
     keep(function, {}, "an exception of an unknown type");
