@@ -2,12 +2,12 @@
 #include "calls.hpp"
 
 #include <array>
-#include <cstring>
 #include <new>
 #include <string_view>
 
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/version.hpp"
+#include "without_place.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -38,20 +38,6 @@ void keep(char const* function, c_failure failure, char const* text) noexcept {
   to[used] = '\0';
   last.cuda_error = failure.cuda_error;
   last.took_object = false;
-}
-
-// The text without the line of these files that called the library, which says nothing to C.
-char const* without_place(std::exception const& error) noexcept {
-  source_location where;
-  if (auto const* const located = dynamic_cast<located_error const*>(&error)) {
-    where = located->where();
-  } else if (auto const* const failed = dynamic_cast<cuda_error const*>(&error)) {
-    where = failed->where();
-  }
-  std::string_view const file(where.file_name());
-  if (where.line() == 0 || !std::string_view(error.what()).starts_with(file)) return error.what();
-  char const* const behind = std::strstr(error.what() + file.size(), ": ");
-  return behind == nullptr ? error.what() : behind + 2;
 }
 
 }  // namespace

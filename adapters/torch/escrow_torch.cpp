@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "without_gil.hpp"
+#include "without_place.hpp"
 
 namespace {
 
@@ -167,7 +168,7 @@ void or_report(char const* function, Call call) noexcept {
     } catch (std::exception const& error) {
       is_last |= dynamic_cast<escrow::usage_error const*>(&error) != nullptr;
       if (!is_last) continue;
-      static_cast<void>(std::fprintf(stderr, "%s: %s\n", function, error.what()));
+      static_cast<void>(std::fprintf(stderr, "%s: %s\n", function, escrow::without_place(error)));
       return;
     }
   }
@@ -190,7 +191,7 @@ Result or_failed(Result failed, Call call) noexcept {
     return call();
   } catch (std::exception const& error) {
     auto& text = error_text();
-    static_cast<void>(std::snprintf(text.data(), text.size(), "%s", error.what()));
+    static_cast<void>(std::snprintf(text.data(), text.size(), "%s", escrow::without_place(error)));
     return failed;
   }
 }
@@ -206,7 +207,7 @@ void* escrow_torch_allocate(std::size_t bytes, int device, cudaStream_t stream) 
     device_scope const current(device);
     return its.allocate(stream, bytes);
   } catch (escrow::pool_exhausted const& error) {
-    throw std::runtime_error(std::string("CUDA out of memory: ") + error.what());
+    throw std::runtime_error(std::string("CUDA out of memory: ") + escrow::without_place(error));
   }
 }
 

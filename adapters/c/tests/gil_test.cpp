@@ -40,7 +40,7 @@ extern "C" {
   return &escrow::test::gil;
 }
 [[gnu::visibility("default")]] void PyEval_RestoreThread(void* thread) {
-  must(thread == &escrow::test::gil, "what was let go");
+  escrow::test::must(thread == &escrow::test::gil, "what was let go");
   escrow::test::take_gil();
 }
 }
