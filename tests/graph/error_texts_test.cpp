@@ -223,6 +223,7 @@ TEST_F(ErrorTexts, OfAFailedCallOfGraphsNodesAndMemoryNameTheCallersLine) {
        [&] { node.set(memset_node(cells.data(), {.width = 2})); }},
       {__LINE__, "launch", "cudaLaunchKernelExC",
        [&] { launch(two, kernel(kernel_address(kernel_id::tiny)), {}); }},
+      {__LINE__, "scratch_pool::trim", "cudaGetDevice", [&] { return scratch.trim(); }},
       {__LINE__, "stream_allocator::allocate", "cudaStreamCreateWithFlags",
        [&] { return memory.allocate(300); }},
   };
