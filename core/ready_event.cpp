@@ -11,6 +11,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/last_error.hpp"
 #include "escrow/internal/never_destroyed.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
@@ -87,9 +88,29 @@ void event_cache::put(int device, event&& idle_event) noexcept {
   }
 }
 
+namespace {
+
+// An event of another device than the stream's cannot be recorded, which is found out by trying,
+// unless that would replace an error of the caller's.
+bool is_known_to_fail(int device, cudaStream_t stream) noexcept {
+  static bool const are_several = [] {
+    int count = 0;
+    return !succeeded(cudaGetDeviceCount(&count)) || count > 1;
+  }();
+  if (!are_several || !is_error_pending()) [[likely]]
+    return false;
+  int found = 0;
+  return cudaStreamGetDevice(stream, &found) == cudaSuccess && found != device;
+}
+
+}  // namespace
+
 record_result record_ready(event& ready, int& device, cudaStream_t stream) noexcept {
-  cudaError_t const first = cudaEventRecord(ready.get(), stream);
-  if (succeeded(first)) return {record_outcome::recorded, first};
+  cudaError_t first = cudaSuccess;
+  if (!is_known_to_fail(device, stream)) {
+    first = cudaEventRecord(ready.get(), stream);
+    if (succeeded(first)) return {record_outcome::recorded, first};
+  }
   cudaError_t second = first;
   try {
     if (!is_sticky(first)) {

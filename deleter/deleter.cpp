@@ -172,7 +172,8 @@ bool deleter::drain_for(std::chrono::nanoseconds timeout, source_location where)
                            : std::chrono::milliseconds(50);
   while (true) {
     if (polls) poll(where);
-    auto const left = timeout - (clock::now() - begin);
+    // Not the difference from the least of all times.
+    auto const left = timeout.count() <= 0 ? timeout : timeout - (clock::now() - begin);
     std::unique_lock lock(its.drain_mutex_);
     auto const is_drained = [&] { return its.drained_ >= last; };
     auto const wait = std::clamp<std::chrono::nanoseconds>(left, {}, slice);

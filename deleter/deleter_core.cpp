@@ -120,36 +120,6 @@ void deleter_core::push_retired(retired_object& retired) noexcept {
   if (store_.push(retired)) bell.notify();
 }
 
-void deleter_core::set_on_error(error_handler handler) {
-  std::shared_ptr<error_handler> next;
-  if (handler) next = std::make_shared<error_handler>(std::move(handler));
-  std::lock_guard const lock(on_error_mutex_);
-  on_error_.swap(next);  // the previous one is destroyed after unlocking
-}
-
-void deleter_core::report(std::exception const& error) noexcept {
-  errors_.fetch_add(1, std::memory_order_relaxed);
-  std::shared_ptr<error_handler> handler;
-  {
-    std::lock_guard const lock(on_error_mutex_);
-    handler = on_error_;
-  }
-  if (handler == nullptr) return;
-  try {
-    (*handler)(error);
-  } catch (...) {
-    // Dropped: a handler must not throw.
-  }
-}
-
-void deleter_core::report(cudaError_t status, char const* api) noexcept {
-  try {
-    report(cuda_error(status, api));
-  } catch (std::bad_alloc const&) {
-    errors_.fetch_add(1, std::memory_order_relaxed);  // no memory for the text
-  }
-}
-
 void deleter_core::leak(reclaimable& unknown) noexcept {
   // In a list, so that leak checkers find it reachable.
   static constinit std::mutex mutex;  // guards `leaked`

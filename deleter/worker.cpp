@@ -126,6 +126,11 @@ void deleter_core::run_worker() noexcept {
     }
     rest(did_something, is_left_alone);
   }
+  // ThreadSanitizer takes a thread that has ended and that nobody joins for a leak. So it ends with
+  // the process, unless its deleter ends before.
+  while (!is_left_alone_.load(std::memory_order_acquire)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void deleter_core::free_orphan() noexcept {

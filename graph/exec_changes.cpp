@@ -7,6 +7,7 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/last_error.hpp"
 #include "exec_state.hpp"
 
 namespace escrow::inline v0_1 {
@@ -38,12 +39,12 @@ std::string updated(cudaGraphExec_t exec, cudaGraph_t source) {
   cudaError_t status = cudaSuccess;
   {
     graph_lifetime_lock const lock;
-    status = cudaGraphExecUpdate(exec, source, &result);
+    // A graph that does not fit is no surprise: a set then tries another exec.
+    status = call_aside([&] { return cudaGraphExecUpdate(exec, source, &result); });
   }
-  bool const is_refused = status == cudaErrorGraphExecUpdateFailure;
-  if (!is_refused) check(status, "cudaGraphExecUpdate");
-  if (is_refused) static_cast<void>(cudaGetLastError());
-  return is_refused ? describe(result) : "";
+  if (status == cudaErrorGraphExecUpdateFailure) return describe(result);
+  if (status != cudaSuccess) throw cuda_error(status, "cudaGraphExecUpdate");
+  return "";
 }
 
 // `refused`: what updated() returned.

@@ -1,6 +1,9 @@
 // Graphs: checked calls, registered copies, and capture-safe destruction.
 #include "escrow/graph/graph.hpp"
 
+#include <cuda.h>
+
+#include <exception>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -8,7 +11,9 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/internal/device.hpp"
 #include "escrow/internal/graph_query.hpp"
+#include "escrow/internal/last_error.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 #include "graph_core.hpp"
@@ -161,10 +166,29 @@ resource_usage graph::held(source_location where) const {
 
 namespace {
 
-// Destroys the graph of an invalidated capture.
+using end_function = CUresult(CUDAAPI*)(CUstream, CUgraph*);
+
+end_function find_end_capture() noexcept {
+  try {
+    return find_in_driver<end_function>("cuStreamEndCapture", 10000);
+  } catch (std::exception const&) {
+    return nullptr;
+  }
+}
+
+// Destroys the graph of an invalidated capture, whose end is an error. Leaves the last error as it
+// was: if there is one, by the driver, as another thread may not end it.
 cudaError_t end_capture(cudaStream_t stream, cudaGraph_t& captured) noexcept {
   graph_lifetime_lock const turn;
-  return cudaStreamEndCapture(stream, &captured);
+  if (is_error_pending()) {
+    static end_function const end_in_driver = find_end_capture();
+    if (end_in_driver != nullptr) {
+      return static_cast<cudaError_t>(end_in_driver(stream, &captured));
+    }
+  }
+  cudaError_t const status = cudaStreamEndCapture(stream, &captured);
+  static_cast<void>(succeeded(status));
+  return status;
 }
 
 }  // namespace
@@ -185,7 +209,7 @@ graph capture_scope::end(source_location where) {
     destroy_graph(captured);  // there is one if the error is that of earlier work
     drop();
   }
-  check(status, "cudaStreamEndCapture", where);
+  if (status != cudaSuccess) throw cuda_error(status, "cudaStreamEndCapture", where);
   return graph(captured, captured_.id, where);
 }
 
@@ -197,19 +221,20 @@ void capture_scope::drop() noexcept {
   graph_registry::global().end_capture(captured_.id, captured_.graph);
   // An unended capture would leave the stream unusable. A call that failed because the capture was
   // invalidated has ended it; one that failed for another reason has not.
-  static_cast<void>(cudaGetLastError());
-  retry_cleanup([this] {
+  constexpr int attempts_max = 3;
+  cudaError_t ended = cudaErrorUnknown;
+  for (int left = attempts_max; ended != cudaSuccess && !is_sticky(ended) && left != 0; --left) {
     cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
     cudaError_t const status = cudaStreamIsCapturing(stream_, &state);
     // A lost device reports nothing else, and the captured graph must still be destroyed.
     bool const may_capture =
-        status == cudaSuccess ? state != cudaStreamCaptureStatusNone : is_sticky(status);
-    if (!may_capture) return status;
+        succeeded(status) ? state != cudaStreamCaptureStatusNone : is_sticky(status);
+    if (status == cudaSuccess && !may_capture) return;
+    if (!may_capture) continue;
     cudaGraph_t dropped = nullptr;
-    cudaError_t const ended = end_capture(stream_, dropped);
+    ended = end_capture(stream_, dropped);
     destroy_graph(dropped);
-    return ended;
-  });
+  }
 }
 
 }  // namespace escrow::inline v0_1

@@ -2,6 +2,7 @@
 #include "escrow/pool/device_memory.hpp"
 
 #include "escrow/core/error.hpp"
+#include "escrow/internal/last_error.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
@@ -38,7 +39,9 @@ memory_source memory_source::from(cudaMemPool_t pool) {
 
 device_block::device_block(std::size_t bytes, memory_source const& source, source_location where)
     : bytes_(bytes), free_(source.free) {
-  check(source.allocate(&data_, bytes), source.name, where);
+  // Out of memory is no surprise: a pool that grows then looks for other memory.
+  cudaError_t const status = call_aside([&] { return source.allocate(&data_, bytes); });
+  if (status != cudaSuccess) throw cuda_error(status, source.name, where);
 }
 
 device_block::~device_block() {

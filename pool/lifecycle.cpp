@@ -127,6 +127,7 @@ void slot_pool::close_and_leave() noexcept {
 
 bool slot_pool::state::host_wait::go_on(std::chrono::nanoseconds max) {
   constexpr std::chrono::nanoseconds look_again_max = std::chrono::microseconds(200);
+  if (max.count() <= 0) return false;  // also the least of all times, from which nothing is taken
   auto const left = max - (clock::now() - begin_);
   if (left <= std::chrono::nanoseconds(0)) return false;
   std::this_thread::sleep_for(std::min(left, look_again_));

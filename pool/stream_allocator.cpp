@@ -14,6 +14,7 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
@@ -32,10 +33,48 @@ constexpr char const* deallocate_name = "stream_allocator::deallocate";
 }  // namespace
 
 struct ESCROW_LOCAL stream_allocator::state {
-  // The leases of addresses. Cache-line aligned: no false sharing between threads.
+  // Memory that is allocated, or that a call frees now: the lease is empty then. `turn` tells
+  // whether the address was given out again meanwhile.
+  struct allocation {
+    claimed_slot memory;
+    std::uint64_t turn = 0;
+  };
+  // Those of addresses. Cache-line aligned: no false sharing between threads.
   struct alignas(64) shard {
-    spin_lock mutex;  // guards them; held for long only if an address is new
-    std::unordered_map<void const*, claimed_slot> leases;  // empty after the memory's end
+    using map = std::unordered_map<void const*, allocation>;
+
+    // The place of an address that is given out. Throws std::bad_alloc.
+    allocation& place_of(void const* address) {
+      if (unused.empty()) {
+        unused.reserve(unused_max);  // forget() allocates nothing
+        return allocated[address];
+      }
+      auto const known = allocated.find(address);
+      if (known != allocated.end()) return known->second;
+      map::node_type place = std::move(unused.back());
+      unused.pop_back();
+      place.key() = address;
+      return allocated.insert(std::move(place)).position->second;
+    }
+    // Its memory was freed; keeps a few places, so that nothing is allocated in steady state.
+    map::node_type forget(void const* address, std::uint64_t turn) noexcept {
+      auto const known = allocated.find(address);
+      if (known == allocated.end() || known->second.memory.what != nullptr ||
+          known->second.turn != turn) {
+        return {};
+      }
+      map::node_type place = allocated.extract(known);
+      place.mapped() = {};
+      if (unused.size() < unused.capacity()) unused.push_back(std::move(place));
+      return place;  // freed by the caller, without the lock
+    }
+
+    static constexpr std::size_t unused_max = 16;
+
+    spin_lock mutex;  // guards the rest; held for long only if more is allocated than ever before
+    map allocated;
+    std::vector<map::node_type> unused;
+    std::uint64_t turns = 0;  // addresses given out
   };
 
   state(pool_options const& options, scratch_policy const& policy, source_location where)
@@ -45,7 +84,8 @@ struct ESCROW_LOCAL stream_allocator::state {
   ~state() {
     std::size_t leaked = 0;
     for (shard& each : shards) {
-      for (auto& [address, memory] : each.leases) {
+      for (auto& [address, its] : each.allocated) {
+        claimed_slot& memory = its.memory;
         if (memory.what == nullptr || slot_pool::leave_to_graph(memory)) continue;
         slot_pool::leak(memory);
         ++leaked;
@@ -83,21 +123,25 @@ struct ESCROW_LOCAL stream_allocator::state {
     auto* const address = static_cast<std::byte*>(memory->data()) + (-start & more);
     shard& its = shard_of(address);
     std::lock_guard const lock(its.mutex);
-    claimed_slot& place = its.leases[address];
-    place = std::exchange(memory.claimed_, {});
+    allocation& place = its.place_of(address);
+    place.memory = std::exchange(memory.claimed_, {});
+    place.turn = ++its.turns;
     return address;
   }
 
   // The lease of the address, which has it no longer if `is_taken`.
-  claimed_slot lease_of(char const* call, void const* address, bool is_taken) {
-    claimed_slot found;
+  allocation allocation_of(char const* call, void const* address, bool is_taken) {
+    allocation found;
     {
       shard& its = shard_of(address);
       std::lock_guard const lock(its.mutex);
-      auto const at = its.leases.find(address);
-      if (at != its.leases.end()) found = is_taken ? std::exchange(at->second, {}) : at->second;
+      auto const at = its.allocated.find(address);
+      if (at != its.allocated.end()) {
+        found = at->second;
+        if (is_taken) at->second.memory = {};
+      }
     }
-    if (found.what != nullptr) return found;
+    if (found.memory.what != nullptr) return found;
     throw usage_error(call, "`memory` is not allocated here, or was freed already",
                       "pass what allocate() returned, before it is freed");
   }
@@ -105,16 +149,20 @@ struct ESCROW_LOCAL stream_allocator::state {
   // Takes the address out, and calls `end` with the lease. If that throws, the address is back.
   template <class End>
   void end_allocation(char const* call, void* address, End end) {
-    claimed_slot taken = lease_of(call, address, true);
+    auto [taken, turn] = allocation_of(call, address, true);
+    shard& its = shard_of(address);
     try {
       end(taken);
     } catch (...) {
-      if (taken.what == nullptr) return;  // freed, with a deferred record, and reported
-      shard& its = shard_of(address);
-      std::lock_guard const lock(its.mutex);
-      its.leases[address] = taken;  // has a place already
-      throw;
+      if (taken.what != nullptr) {  // else freed, with a deferred record, and reported
+        std::lock_guard const lock(its.mutex);
+        its.allocated.find(address)->second.memory = taken;  // nobody else forgets it meanwhile
+        throw;
+      }
     }
+    shard::map::node_type freed;
+    std::lock_guard const lock(its.mutex);
+    freed = its.forget(address, turn);
   }
 
   // Calls twice if need be, since the caller cannot: the failure may not repeat. Misuse does, and
@@ -133,7 +181,7 @@ struct ESCROW_LOCAL stream_allocator::state {
   }
 
   void record_stream(char const* call, stream_ref stream, void* address) {
-    claimed_slot const memory = lease_of(call, address, false);
+    claimed_slot const memory = allocation_of(call, address, false).memory;
     std::lock_guard const lock(record_mutex);
     slot_pool::record_stream(memory, stream);
   }

@@ -94,6 +94,12 @@ CUresult CUDAAPI cuda_driver_context_device(CUdevice* device) {
     return CUDA_SUCCESS;
   });
 }
+CUresult CUDAAPI cuda_driver_end_capture(CUstream handle, CUgraph* graph) {
+  cudaError_t const kept = this_thread_unchecked().last_error;
+  cudaError_t const status = cudaStreamEndCapture(handle, graph);
+  this_thread_unchecked().last_error = kept;
+  return static_cast<CUresult>(status);
+}
 CUresult CUDAAPI cuda_driver_kernel_params(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
   return driver_call("cuGraphKernelNodeGetParams", [&](state&) {
     auto const* const kernel = node == nullptr ? nullptr : std::get_if<kernel_work>(&node->what);
@@ -141,6 +147,7 @@ void* find_function(std::string_view symbol, int version) {
             reinterpret_cast<void*>(&cuda_driver_kernel_params)},
       entry{"cuGraphKernelNodeGetAttribute", 11080,
             reinterpret_cast<void*>(&cuda_driver_kernel_attribute)},
+      entry{"cuStreamEndCapture", 10000, reinterpret_cast<void*>(&cuda_driver_end_capture)},
       entry{"cuStreamGetCtx", 9020, reinterpret_cast<void*>(&cuda_driver_stream_context)},
       entry{"cuCtxPushCurrent", 4000, reinterpret_cast<void*>(&cuda_driver_push_context)},
       entry{"cuCtxPopCurrent", 4000, reinterpret_cast<void*>(&cuda_driver_pop_context)},

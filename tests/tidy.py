@@ -20,10 +20,10 @@ MAY_INCLUDE = {
 # The files of each part in an order in which they can be read: each includes only what stands before it. A header and
 # its .cpp are one name.
 READING_ORDER = {
-    "core": "version never_destroyed spin_lock json profiler error retry_cleanup stream own_stream cuda12 capture device event"
+    "core": "version never_destroyed spin_lock json profiler error last_error retry_cleanup stream own_stream cuda12 capture device event"
     " ready_event graph_query",
-    "deleter": "use_clock reclaimable retired_object deleter sharing_group reference_set graph_registry release_queue pending_events"
-    " recycle_lane object_store wakeup deleter_core worker pass shared_object kernel_argument",
+    "deleter": "use_clock reclaimable retired_object deleter sharing_group reference_set graph_registry sanitizers release_queue pending_events"
+    " recycle_lane object_store wakeup deleter_core error_report worker pass shared_object kernel_argument",
     "pool": "slot lease claimer resource_pool free_lists capture_reuse local_slots size_class slot_pool_state claim uses release deferred"
     " local_claims captured device_memory scratch_pool sizes lifecycle describe stream_allocator",
     "graph": "graph_core node_changes graph_survey launch_orders graph hoist graph_exec exec_state"

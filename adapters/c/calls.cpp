@@ -7,6 +7,7 @@
 
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/version.hpp"
+#include "without_place.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -57,7 +58,7 @@ escrow_status keep_failure(char const* function) noexcept {
     throw;
   } catch (std::exception const& error) {
     c_failure const failure = failure_of(error);
-    keep(function, failure, error.what());
+    keep(function, failure, without_place(error));
     return failure.status;
   } catch (...) {
     keep(function, {}, "an exception of an unknown type");

@@ -15,6 +15,7 @@
 #include "escrow/deleter/sharing_group.hpp"
 #include "escrow/escrow.h"
 #include "escrow/pool/resource_pool.hpp"
+#include "without_gil.hpp"
 
 // Here, since options name it.
 struct escrow_group {
@@ -79,6 +80,18 @@ template <class Body>
   } catch (...) {
     return keep_failure(function);
   }
+}
+
+// The same for a function that may wait for graph_lifetime_lock or the worker, or run destructors.
+template <class Body>
+[[nodiscard]] escrow_status run_without_gil(char const* function, Body const& body) noexcept {
+  without_gil const others_run;
+  return run(function, body);
+}
+template <class T>
+void destroy_without_gil(T* object) noexcept {
+  without_gil const others_run;
+  delete object;
 }
 
 // A time of C's, cut to 100 years, which can be added to a clock's.

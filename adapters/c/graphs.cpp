@@ -37,7 +37,7 @@ escrow_status escrow_group_create(char const* label, escrow_group** group) {
 }
 
 void escrow_group_destroy(escrow_group* group) {
-  delete group;
+  destroy_without_gil(group);
 }
 
 escrow_status escrow_group_statistics(escrow_group* group, escrow_group_stats* stats) {
@@ -55,7 +55,7 @@ escrow_status escrow_group_statistics(escrow_group* group, escrow_group_stats* s
 
 escrow_status escrow_exec_create(cudaGraph_t graph, unsigned long long flags,
                                  cudaGraph_t const* bodies, size_t body_count, escrow_exec** exec) {
-  return run(__func__, [&](c_call by) {
+  return run_without_gil(__func__, [&](c_call by) {
     escrow_exec*& result = by.need(exec, "exec");
     static_cast<void>(by.need(graph, "graph"));
     instantiate_options const options{.flags = flags, .bodies = by.bodies(bodies, body_count)};
@@ -64,7 +64,7 @@ escrow_status escrow_exec_create(cudaGraph_t graph, unsigned long long flags,
 }
 
 escrow_status escrow_exec_launch(escrow_exec* exec, cudaStream_t stream) {
-  return run(__func__, [&](c_call by) {
+  return run_without_gil(__func__, [&](c_call by) {
     graph_exec& its = by.need(exec, "exec").held;
     // CUDA would refuse the launch, and invalidate the capture.
     if (!usable_capture_of(by.function, stream).is_none()) {
@@ -76,7 +76,7 @@ escrow_status escrow_exec_launch(escrow_exec* exec, cudaStream_t stream) {
 
 escrow_status escrow_exec_update(escrow_exec* exec, cudaGraph_t graph, cudaGraph_t const* bodies,
                                  size_t body_count) {
-  return run(__func__, [&](c_call by) {
+  return run_without_gil(__func__, [&](c_call by) {
     graph_exec& its = by.need(exec, "exec").held;
     static_cast<void>(by.need(graph, "graph"));
     its.update(graph, by.bodies(bodies, body_count));
@@ -84,10 +84,11 @@ escrow_status escrow_exec_update(escrow_exec* exec, cudaGraph_t graph, cudaGraph
 }
 
 void escrow_exec_destroy(escrow_exec* exec) {
-  delete exec;
+  destroy_without_gil(exec);
 }
 
 void escrow_graphs_lock() {
+  without_gil const others_run;
   if (locked.times++ == 0) locked.held.emplace();
 }
 
@@ -97,7 +98,7 @@ void escrow_graphs_unlock() {
 
 escrow_status escrow_hoist(cudaGraph_t graph, cudaGraph_t const* bodies, size_t body_count,
                            escrow_hoisted** hoisted) {
-  return run(__func__, [&](c_call by) {
+  return run_without_gil(__func__, [&](c_call by) {
     escrow_hoisted*& result = by.need(hoisted, "hoisted");
     static_cast<void>(by.need(graph, "graph"));
     result = new escrow_hoisted{hoist(graph, by.bodies(bodies, body_count))};
@@ -116,19 +117,19 @@ escrow_status escrow_hoisted_leave(escrow_hoisted* hoisted, cudaStream_t stream)
 }
 
 escrow_status escrow_hoisted_release(escrow_hoisted* hoisted, cudaStream_t stream) {
-  return run(__func__, [&](c_call by) {
+  return run_without_gil(__func__, [&](c_call by) {
     by.need(hoisted, "hoisted").held.release_after(stream);
     delete hoisted;
   });
 }
 
 escrow_status escrow_hoisted_release_now(escrow_hoisted* hoisted) {
-  return run(__func__, [&](c_call by) {
+  return run_without_gil(__func__, [&](c_call by) {
     by.need(hoisted, "hoisted").held.release();
     delete hoisted;
   });
 }
 
 void escrow_hoisted_destroy(escrow_hoisted* hoisted) {
-  delete hoisted;
+  destroy_without_gil(hoisted);
 }

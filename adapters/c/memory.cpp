@@ -29,7 +29,7 @@ escrow_status escrow_allocator_create(int device, escrow_options const* options,
 }
 
 void escrow_allocator_destroy(escrow_allocator* allocator) {
-  delete allocator;
+  destroy_without_gil(allocator);
 }
 
 escrow_status escrow_allocator_allocate(escrow_allocator* allocator, cudaStream_t stream,
@@ -75,7 +75,7 @@ escrow_status escrow_allocator_leave_to_graph(escrow_allocator* allocator, void*
 
 escrow_status escrow_allocator_trim(escrow_allocator* allocator, size_t keep_bytes,
                                     size_t* freed_bytes) {
-  return run(__func__, [&](c_call by) {
+  return run_without_gil(__func__, [&](c_call by) {
     size_t& result = by.need(freed_bytes, "freed_bytes");
     result = by.need(allocator, "allocator").held.pool().trim(keep_bytes);
   });

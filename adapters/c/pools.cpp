@@ -43,7 +43,7 @@ escrow_status escrow_pool_create(int device, escrow_resource_functions const* fu
 }
 
 void escrow_pool_destroy(escrow_pool* pool) {
-  delete pool;
+  destroy_without_gil(pool);
 }
 
 escrow_status escrow_pool_claim(escrow_pool* pool, cudaStream_t stream, escrow_lease** lease) {

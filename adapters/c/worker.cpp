@@ -52,7 +52,7 @@ escrow_status escrow_on_error(escrow_error_handler handler, void* user) {
 }
 
 escrow_status escrow_drain(uint64_t timeout_ns, bool* is_drained) {
-  return run(__func__, [&](c_call by) {
+  return run_without_gil(__func__, [&](c_call by) {
     bool& result = by.need(is_drained, "is_drained");
     result = deleter::global().drain_for(time_of(timeout_ns));
   });

@@ -59,17 +59,18 @@ void delete_tensor(DLManagedTensorVersioned* managed) {
                     "allocate at most scratch_pool::bytes_max");
 }
 
-// The size in bytes; DLPack packs elements that are smaller than a byte.
+// The size in bytes; DLPack packs elements that are smaller than a byte. A shape with a 0 has none,
+// whatever else is in it.
 std::size_t bytes_of(DLTensor const& shaped) {
-  std::uint64_t const element_bits = std::uint64_t{shaped.dtype.bits} * shaped.dtype.lanes;
-  std::uint64_t bits = element_bits;
-  bool fits = true;
-  for (std::int64_t const each : std::span(shaped.shape, static_cast<std::size_t>(shaped.ndim))) {
-    fits = fits && each >= 0 &&
-           !__builtin_mul_overflow(bits, static_cast<std::uint64_t>(each), &bits) &&
-           bits <= 8 * std::uint64_t{scratch_pool::bytes_max};
+  std::span const shape(shaped.shape, static_cast<std::size_t>(shaped.ndim));
+  if (std::ranges::any_of(shape, [](std::int64_t each) { return each < 0; })) refuse_shape();
+  if (std::ranges::count(shape, 0) != 0) return 0;
+  std::uint64_t bits = std::uint64_t{shaped.dtype.bits} * shaped.dtype.lanes;
+  for (std::int64_t const each : shape) {
+    bool const fits = !__builtin_mul_overflow(bits, static_cast<std::uint64_t>(each), &bits) &&
+                      bits <= 8 * std::uint64_t{scratch_pool::bytes_max};
+    if (!fits) refuse_shape();
   }
-  if (!fits) refuse_shape();
   return static_cast<std::size_t>((bits + 7) / 8);
 }
 
@@ -102,8 +103,10 @@ DLManagedTensorVersioned* make_dlpack_tensor(stream_allocator memory, stream_ref
   std::span const shape(made->shape_and_strides.data(), dimensions);
   std::span const strides(made->shape_and_strides.data() + dimensions, dimensions);
   std::copy_n(prototype.shape, dimensions, shape.begin());
-  for (std::size_t i = dimensions; i-- > 1;) {  // also of an empty tensor
-    if (__builtin_mul_overflow(strides[i], shape[i], &strides[i - 1])) refuse_shape();
+  for (std::size_t i = dimensions; i-- > 1;) {
+    // Of an empty tensor they mean nothing, and may be too large: as numpy, a 0 counts as 1.
+    std::int64_t const extent = std::max<std::int64_t>(shape[i], 1);
+    if (__builtin_mul_overflow(strides[i], extent, &strides[i - 1])) strides[i - 1] = 0;
   }
 
   DLTensor& its = made->managed.dl_tensor;

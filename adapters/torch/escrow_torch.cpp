@@ -18,6 +18,9 @@
 #include <string>
 #include <utility>
 
+#include "without_gil.hpp"
+#include "without_place.hpp"
+
 namespace {
 
 using escrow::check;
@@ -142,7 +145,11 @@ bool release_in_turn(held_graph& its) {
 // False: see the header.
 bool record_on(stream_allocator& its, void* memory, cudaStream_t stream) {
   // Throws for the legacy stream while a blocking stream captures: its work could not be recorded.
-  static_cast<void>(escrow::capture_of(stream));
+  if (escrow::capture_of(stream).status == escrow::capture_status::invalidated) {
+    throw escrow::usage_error("escrow_torch_record_stream",
+                              "the capture of `stream` has been invalidated",
+                              "end it, and record the tensor's use again");
+  }
   try {
     its.record_stream(stream, memory);
     return true;
@@ -161,7 +168,7 @@ void or_report(char const* function, Call call) noexcept {
     } catch (std::exception const& error) {
       is_last |= dynamic_cast<escrow::usage_error const*>(&error) != nullptr;
       if (!is_last) continue;
-      static_cast<void>(std::fprintf(stderr, "%s: %s\n", function, error.what()));
+      static_cast<void>(std::fprintf(stderr, "%s: %s\n", function, escrow::without_place(error)));
       return;
     }
   }
@@ -184,7 +191,7 @@ Result or_failed(Result failed, Call call) noexcept {
     return call();
   } catch (std::exception const& error) {
     auto& text = error_text();
-    static_cast<void>(std::snprintf(text.data(), text.size(), "%s", error.what()));
+    static_cast<void>(std::snprintf(text.data(), text.size(), "%s", escrow::without_place(error)));
     return failed;
   }
 }
@@ -200,7 +207,7 @@ void* escrow_torch_allocate(std::size_t bytes, int device, cudaStream_t stream) 
     device_scope const current(device);
     return its.allocate(stream, bytes);
   } catch (escrow::pool_exhausted const& error) {
-    throw std::runtime_error(std::string("CUDA out of memory: ") + error.what());
+    throw std::runtime_error(std::string("CUDA out of memory: ") + escrow::without_place(error));
   }
 }
 
@@ -225,6 +232,7 @@ void escrow_torch_record_stream(void* memory, cudaStream_t stream) {
 }
 
 void escrow_torch_empty_cache() {
+  escrow::without_gil const others_run;
   for (device_memory& its : all_devices()) {
     if (stream_allocator* const made = find(its)) made->pool().trim();
   }
@@ -245,6 +253,7 @@ void* escrow_torch_allocate_segment(std::size_t bytes, int device, cudaStream_t 
 
 void escrow_torch_free_segment(void* memory, std::size_t /*bytes*/, int device,
                                cudaStream_t /*stream*/) noexcept {
+  escrow::without_gil const others_run;
   or_report("escrow_torch_free_segment", [&] {
     device_scope const current(device);
     wait_for(of_device(device));
@@ -293,6 +302,7 @@ char const* escrow_torch_stats(int device) noexcept {
 }
 
 long long escrow_torch_trim(int device, std::size_t keep_bytes) noexcept {
+  escrow::without_gil const others_run;
   return or_failed(-1LL, [&] {
     stream_allocator* const made = find(of_device(device));
     return made != nullptr ? static_cast<long long>(made->pool().trim(keep_bytes)) : 0LL;
@@ -300,6 +310,7 @@ long long escrow_torch_trim(int device, std::size_t keep_bytes) noexcept {
 }
 
 void* escrow_torch_hoist(cudaGraph_t graph) noexcept {
+  escrow::without_gil const others_run;
   return or_failed(static_cast<void*>(nullptr), [&]() -> void* {
     int device = 0;
     check(cudaGetDevice(&device), "cudaGetDevice");
@@ -309,6 +320,7 @@ void* escrow_torch_hoist(cudaGraph_t graph) noexcept {
 }
 
 int escrow_torch_enter(void* held, cudaStream_t stream) noexcept {
+  escrow::without_gil const others_run;
   return or_failed(failed, [&] {
     held_graph& its = as_held(held);
     device_scope const current(its.device);
@@ -331,6 +343,7 @@ int escrow_torch_leave(void* held, cudaStream_t stream) noexcept {
 }
 
 int escrow_torch_release(void* held) noexcept {
+  escrow::without_gil const others_run;
   return or_failed(failed, [&] {
     held_graph& its = as_held(held);
     device_scope const current(its.device);

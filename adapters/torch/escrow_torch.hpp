@@ -22,7 +22,7 @@ void escrow_torch_free(void* memory, std::size_t bytes, int device, cudaStream_t
 // from here, and if `stream` captures and the memory is not of that capture: what a graph uses of
 // other memory, the program keeps. A default stream is taken for that of the current device and for
 // that of the memory's, since PyTorch does not say which it is. Throws for the legacy stream while
-// a blocking stream captures, which CUDA lets nobody use.
+// a blocking stream captures, which CUDA lets nobody use, and for an invalidated capture.
 void escrow_torch_record_stream(void* memory, cudaStream_t stream);
 // torch.cuda.empty_cache(): trims all devices. Throws.
 void escrow_torch_empty_cache();

@@ -66,6 +66,7 @@ TEST_P(Drain, TimesOutWhileAKernelRunsAndSucceedsLater) {
   EXPECT_TRUE(waited >= short_time && waited < generous) << waited.count();
   EXPECT_FALSE(its.drain_for(std::chrono::nanoseconds(0)));
   EXPECT_FALSE(its.drain_for(std::chrono::nanoseconds(-1)));
+  EXPECT_FALSE(its.drain_for(std::chrono::nanoseconds::min()));
   EXPECT_FALSE(fate->was_destroyed());
   flag.raise();
   EXPECT_TRUE(its.drain_for(generous));

@@ -47,6 +47,11 @@ function(consume_by_pkg_config)
   cmake_path(GET folder PARENT_PATH libraries)
   set(ENV{LD_LIBRARY_PATH} ${libraries})
   run(${root}/by_pkg_config)
+  # A program with a sanitizer, and the library without.
+  foreach(sanitizer address thread)
+    run(${COMPILER} -std=c++20 -g -fsanitize=${sanitizer} ${SOURCE_DIR}/sanitized.cpp -o ${root}/${sanitizer} ${flags})
+    run(${root}/${sanitizer})
+  endforeach()
 endfunction()
 
 if(FROM STREQUAL installed)

@@ -1,4 +1,7 @@
 // Memory that is freed by its address: on any stream, in a capture or after it, or never.
+#include <malloc.h>
+
+#include "deep.hpp"
 #include "pool_world.hpp"
 
 namespace escrow::test {
@@ -28,6 +31,28 @@ TEST_F(StreamAllocator, GivesMemoryAgainAfterTheWorkOnTheStreamThatFreedIt) {
   flag.raise();
   sync(one);
   alone.deallocate(one, first);
+}
+
+TEST_F(StreamAllocator, KeepsNothingOfAddressesThatAreFreed) {
+  if (is_sanitized) GTEST_SKIP() << "a sanitizer keeps what is freed";
+  scratch_policy each_anew;
+  std::uintptr_t next = 1 << 20;
+  each_anew.source.allocate = [&next](void** address, std::size_t) {
+    *address = reinterpret_cast<void*>(next += 4096);  // NOLINT: never used
+    return cudaSuccess;
+  };
+  each_anew.source.free = [](void*) { return cudaSuccess; };
+  stream_allocator anew(options(8), each_anew);
+  auto const use = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      anew.deallocate(one, anew.allocate(one, size));
+      EXPECT_EQ(anew.pool().trim(), size);
+    }
+  };
+  use(2000);  // what is kept for the next addresses
+  std::size_t const before = mallinfo2().uordblks;
+  use(20'000);
+  EXPECT_LT(mallinfo2().uordblks, before + 200'000);
 }
 
 TEST_F(StreamAllocator, AllowsTheAllocatingStreamToEndFirst) {

@@ -112,6 +112,15 @@ TEST_F(Tensors, PackElementsBelowAByteAndMayBeEmpty) {
   EXPECT_EQ(memory.pool().stats().bytes, scratch_pool::block_bytes(513));
   managed const empty = make({3, 0});
   EXPECT_EQ(empty->dl_tensor.data, nullptr);
+  constexpr std::int64_t large = std::int64_t{1} << 40;
+  for (std::vector<std::int64_t> const& shape :
+       std::vector<std::vector<std::int64_t>>{{0, large, large}, {large, large, 0}}) {
+    managed const large_and_empty = make(shape);
+    DLTensor const& its = large_and_empty->dl_tensor;
+    EXPECT_EQ(its.data, nullptr);
+    EXPECT_EQ(std::vector(its.shape, its.shape + its.ndim), shape);
+    EXPECT_EQ(its.strides[2], 1);
+  }
   managed const scalar = make({});
   EXPECT_NE(scalar->dl_tensor.data, nullptr);
   EXPECT_EQ(in_use(), 256U);
@@ -120,7 +129,7 @@ TEST_F(Tensors, PackElementsBelowAByteAndMayBeEmpty) {
 TEST_F(Tensors, RefuseWrongPrototypes) {
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
   for (std::vector<std::int64_t> const& shape : std::vector<std::vector<std::int64_t>>{
-           {-1}, {most, most}, {std::int64_t{1} << 39}, {0, most, most}}) {
+           {-1}, {0, -1}, {most, most}, {std::int64_t{1} << 39}}) {
     expect_error<usage_error>([&] { return make(shape); }, {"`prototype.shape`"});
   }
   for (DLDevice const device : {DLDevice{kDLCPU, 0}, DLDevice{kDLCUDA, 1}}) {

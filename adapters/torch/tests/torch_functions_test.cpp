@@ -101,6 +101,18 @@ TEST_F(TorchFunctions, RefuseToRecordTheLegacyStreamBesideACapture) {
   free(eager, one);
 }
 
+TEST_F(TorchFunctions, RefuseToRecordAStreamWhoseCaptureIsInvalidated) {
+  void* const eager = allocate(one);
+  capture captured{two, cudaStreamCaptureModeGlobal};
+  must(cudaStreamSynchronize(two) != cudaSuccess, "it invalidates the capture");
+  static_cast<void>(cudaGetLastError());
+  expect_error<usage_error>([&] { escrow_torch_record_stream(eager, two); },
+                            {"escrow_torch_record_stream", "has been invalidated"});
+  EXPECT_NE(captured.end(), cudaSuccess);
+  static_cast<void>(cudaGetLastError());
+  free(eager, one);
+}
+
 TEST_F(TorchFunctions, KnowTheDefaultStreamOfEachDevice) {
   if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
   void* const there = escrow_torch_allocate(size, 1, nullptr);

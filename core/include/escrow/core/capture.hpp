@@ -116,8 +116,8 @@ class [[nodiscard]] ESCROW_API relaxed_capture_scope {
 //   rate with 8 threads as without the lock). While holding it, wait neither for another thread
 //   (deleter::drain() does) nor for the GPU. Before cudaGraphExecDestroy of an exec with
 //   conditional nodes, which waits for its launches and uploads, wait for those without the lock.
-//   Destroy callbacks of your own user objects may run under it: they must take neither this lock
-//   nor one that is held while calling Escrow.
+//   Destroy callbacks, also of other libraries' user objects, may run under it. So hold no lock
+//   that one of them takes, e.g. Python's GIL, while you call Escrow or wait for this lock.
 // Lifetime: until the end of the scope, on one thread. Usable during exit.
 // Capture: capture-safe.
 class [[nodiscard]] ESCROW_API graph_lifetime_lock {

@@ -36,8 +36,9 @@ struct deleter_options {
   // How long after its last work the worker continues to poll every poll_interval_min; then it
   // sleeps until a push wakes it. Meanwhile a push needs no wake-up.
   std::chrono::microseconds linger{1000};
-  // Called with each error, on the worker or the thread that polls or releases; possibly
-  // concurrently. Must not throw; exceptions are dropped. See deleter::set_on_error().
+  // Called with each error that no caller can be told, on the worker or the thread that polls or
+  // releases; possibly concurrently. Must not throw; exceptions are dropped. If empty, the first
+  // ten of the process go to standard error. See deleter::set_on_error().
   std::function<void(std::exception const&)> on_error = {};
 };
 
@@ -50,7 +51,7 @@ struct deleter_stats {
   std::uint64_t pending_peak = 0;  // the highest `pending` so far, at the end of a pass
   std::uint64_t in_graphs = 0;     // slots and owners that graphs and execs hold, leaked ones too
   std::uint64_t leaked = 0;        // never freed: not known when the GPU is done
-  std::uint64_t errors = 0;        // reported to on_error
+  std::uint64_t errors = 0;        // that no caller could be told
 };
 
 // The same as a JSON object on one line, with the names of the members.
@@ -99,7 +100,8 @@ void tell_of_capture(Owner&& owner, stream_ref stream) {
 //   mode and invalidates no capture.
 // Errors: usage_error for a stopped deleter, an invalidated capture, or the legacy stream while a
 //   blocking stream captures: the caller keeps the owner. cuda_error as stated at each function.
-//   Errors on the worker are reported to deleter_options::on_error and counted.
+//   Errors on the worker and in destructors go to deleter_options::on_error, or standard error, and
+//   are counted.
 // Example: examples/retire.cpp.
 class ESCROW_API deleter {
  public:
@@ -114,9 +116,10 @@ class ESCROW_API deleter {
   // destroyed: releases may arrive until process exit.
   [[nodiscard]] static deleter& global();
 
-  // Replaces deleter_options::on_error; empty: none. Any thread, at any time. A call of the
-  // previous handler may still run when this returns. Throws std::bad_alloc, and then the previous
-  // one stays.
+  // Replaces deleter_options::on_error; empty: standard error. Any thread, at any time. A call of
+  // the previous handler may still run when this returns. No handler is called once the main
+  // thread ends or the process exits, so it may use static variables. Throws std::bad_alloc, and
+  // then the previous one stays.
   void set_on_error(std::function<void(std::exception const&)> handler) {
     pin_this_module();
     replace_on_error(std::move(handler));

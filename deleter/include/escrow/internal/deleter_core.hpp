@@ -36,7 +36,7 @@ class deleter_core {
  public:
   explicit deleter_core(deleter_options options);
   deleter_core(deleter_core&&) = delete;
-  ~deleter_core() = default;
+  ~deleter_core();
 
   // Adds or drops a use. For add_use() the caller has a use itself, or is the deleter.
   void add_use() noexcept {
@@ -84,7 +84,8 @@ class deleter_core {
     return lane == release_lane::recycle ? recycled_.queue : destroyed_;
   }
 
-  // Reports an error to on_error and counts it. Never throws. Takes a short lock.
+  // Reports an error to on_error, or standard error if there is none, and counts it; only that once
+  // the process ends. Takes a short lock (error_report.cpp).
   void report(std::exception const& error) noexcept;
   void report(cudaError_t status, char const* api) noexcept;
   // Leaks a thing, with all that it refers to, and counts it: it will never be known when the GPU
@@ -102,8 +103,8 @@ class deleter_core {
   friend class deleter;
   friend class reclaimable;
 
-  using error_handler = std::function<void(std::exception const&)>;
-  void set_on_error(error_handler handler);
+  struct error_handler;
+  void set_on_error(std::function<void(std::exception const&)> handler);
 
   // The worker thread (worker.cpp).
   void start_worker();  // once; throws std::system_error

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "escrow/detail/reclaimable.hpp"
+#include "escrow/internal/sanitizers.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -106,6 +107,7 @@ class release_queue {
 
   // Any thread, with a reserved place. Never fails.
   void push(reclaimable& element) noexcept {
+    tell_handed_over(&element);
     if (!stack_.bounded_push(&element)) [[unlikely]] {
       // Cannot happen: places_ <= capacity_, and each place is in the stack at most once.
       static_cast<void>(
@@ -117,7 +119,10 @@ class release_queue {
   // All elements pushed before, oldest first. One thread at a time.
   release_list take_all() noexcept {
     release_list taken;
-    stack_.consume_all_atomic([&taken](reclaimable* element) { taken.push_front(*element); });
+    stack_.consume_all_atomic([&taken](reclaimable* element) {
+      tell_taken(element);
+      taken.push_front(*element);
+    });
     return taken;
   }
 
@@ -127,7 +132,9 @@ class release_queue {
  private:
   static constexpr std::size_t growth = 64;
 
-  boost::lockfree::stack<reclaimable*> stack_;
+  boost::lockfree::stack<reclaimable*,
+                         boost::lockfree::allocator<reachable_allocator<reclaimable*>>>
+      stack_;
   std::mutex mutex_;          // guards places_ and capacity_; push() and take_all() never take it
   std::size_t places_ = 0;    // reclaimables alive
   std::size_t capacity_ = 0;  // nodes that Boost has, free or in the stack

@@ -1,0 +1,107 @@
+// A Python that calls with its lock: what waits for others lets it go. The lock is a model of it.
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "build_graph.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/escrow.h"
+#include "handles.hpp"
+#include "status.hpp"
+
+namespace escrow::test {
+namespace {
+
+std::mutex gil;
+thread_local bool has_gil = false;
+
+void take_gil() {
+  gil.lock();
+  has_gil = true;
+}
+void let_gil_go() {
+  has_gil = false;
+  gil.unlock();
+}
+
+}  // namespace
+}  // namespace escrow::test
+
+// What the adapters find in a process that has Python.
+extern "C" {
+[[gnu::visibility("default")]] int Py_IsInitialized() {
+  return 1;
+}
+[[gnu::visibility("default")]] int PyGILState_Check() {
+  return escrow::test::has_gil ? 1 : 0;
+}
+[[gnu::visibility("default")]] void* PyEval_SaveThread() {
+  escrow::test::let_gil_go();
+  return &escrow::test::gil;
+}
+[[gnu::visibility("default")]] void PyEval_RestoreThread(void* thread) {
+  escrow::test::must(thread == &escrow::test::gil, "what was let go");
+  escrow::test::take_gil();
+}
+}
+
+namespace escrow::test {
+namespace {
+
+std::atomic<bool> is_in_callback{false};
+
+/// As cuda.core's, which drops a Python object.
+void CUDART_CB drop_object(void* /*object*/) {
+  is_in_callback = true;
+  std::lock_guard const lock(gil);
+}
+
+/// A stranger's graph, which another thread destroys under Escrow's lock.
+std::thread destroy_a_strangers_graph() {
+  owned_graph graph = tiny_graph();
+  cudaUserObject_t object = nullptr;
+  must(cudaUserObjectCreate(&object, nullptr, &drop_object, 1, cudaUserObjectNoDestructorSync));
+  must(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
+  return std::thread([its = std::move(graph)]() mutable {
+    graph_lifetime_lock const lock;
+    owned_graph const destroyed = std::move(its);
+  });
+}
+
+void expect_no_deadlock(auto&& call) {
+  take_gil();
+  is_in_callback = false;
+  std::thread other = destroy_a_strangers_graph();
+  must(wait_until([] { return is_in_callback.load(); }), "the callback waits for the lock");
+  call();
+  EXPECT_TRUE(has_gil) << "it is taken back";
+  let_gil_go();
+  other.join();
+}
+
+TEST(Gil, IsLetGoWhileACallWaitsForGraphs) {
+  owned_graph const graph = tiny_graph();
+  escrow_exec* exec = nullptr;
+  expect_no_deadlock([&] {
+    EXPECT_EQ(escrow_exec_create(graph, 0, nullptr, 0, &exec), ESCROW_OK) << escrow_last_error();
+  });
+  expect_no_deadlock([&] { EXPECT_EQ(escrow_exec_update(exec, graph, nullptr, 0), ESCROW_OK); });
+  expect_no_deadlock([&] { escrow_exec_destroy(exec); });
+  expect_no_deadlock([] {
+    escrow_graphs_lock();
+    escrow_graphs_unlock();
+  });
+}
+
+TEST(Gil, IsLetGoWhileACallWaitsForADestructor) {
+  take_gil();
+  auto const drop = [](void*) { std::lock_guard const lock(gil); };
+  EXPECT_EQ(escrow_retire_now(drop, &is_in_callback), ESCROW_OK);
+  bool is_drained = false;
+  EXPECT_EQ(escrow_drain(10'000'000'000, &is_drained), ESCROW_OK);
+  EXPECT_TRUE(is_drained);
+  let_gil_go();
+}
+
+}  // namespace
+}  // namespace escrow::test

@@ -1,0 +1,125 @@
+// Whom errors are told to that no caller can be told: a handler, or standard error.
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "escrow/core/error.hpp"
+#include "escrow/internal/deleter_core.hpp"
+#include "escrow/internal/wakeup.hpp"
+
+namespace escrow::inline v0_1 {
+
+namespace {
+
+// A handler uses what the program has, which the end of the process destroys. So the gate closes
+// before that, and waits a bounded time for handlers that run.
+constinit shutdown_gate handlers;
+thread_local bool is_in_handler = false;
+
+void end_handlers() {
+  constexpr auto patience = std::chrono::seconds(1);  // a handler may be stuck
+  handlers.close();
+  if (is_in_handler) return;  // it ends the process
+  auto const deadline = std::chrono::steady_clock::now() + patience;
+  while (!handlers.is_empty() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+// The main thread's variables are destroyed before any static one, whichever was made last.
+struct end_of_thread {
+  ~end_of_thread() {
+    if (is_main) end_handlers();
+  }
+  bool is_main = false;
+};
+thread_local end_of_thread this_thread;
+
+// For what the handler uses so far: exit handlers run in reverse order. A process that another
+// thread ends, or whose main thread made no handler, has only these.
+void end_handlers_before_what_is_there() noexcept {
+  if (gettid() == getpid()) this_thread.is_main = true;
+  static_cast<void>(std::atexit(&end_handlers));  // without memory for it: the others remain
+}
+
+// CUDA says so to every call once its own exit handler has run.
+bool is_of_the_end(std::exception const& error) noexcept {
+  auto const* const failed = dynamic_cast<cuda_error const*>(&error);
+  return failed != nullptr && failed->status() == cudaErrorCudartUnloading;
+}
+
+// To standard error: the first ones of the process.
+void print(std::exception const& error) noexcept {
+  constexpr int shown_max = 10;
+  static constinit std::atomic<int> shown{0};  // relaxed: each number once
+  if (shown.load(std::memory_order_relaxed) > shown_max) return;
+  int const before = shown.fetch_add(1, std::memory_order_relaxed);
+  if (before < shown_max) std::fprintf(stderr, "escrow: %s\n", error.what());
+  if (before == shown_max) {
+    std::fputs("escrow: more errors follow, which are not shown: see deleter::set_on_error\n",
+               stderr);
+  }
+}
+
+}  // namespace
+
+struct deleter_core::error_handler {
+  std::function<void(std::exception const&)> function;
+  std::atomic<bool> was_called{false};  // relaxed: one call is the first
+};
+
+deleter_core::~deleter_core() = default;
+
+void deleter_core::set_on_error(std::function<void(std::exception const&)> handler) {
+  std::shared_ptr<error_handler> next;
+  if (handler) {
+    next = std::make_shared<error_handler>();
+    next->function = std::move(handler);
+    end_handlers_before_what_is_there();
+  }
+  std::lock_guard const lock(on_error_mutex_);
+  on_error_.swap(next);  // the previous one is destroyed after unlocking
+}
+
+void deleter_core::report(std::exception const& error) noexcept {
+  errors_.fetch_add(1, std::memory_order_relaxed);
+  if (is_process_exiting() || is_of_the_end(error)) return;
+  std::shared_ptr<error_handler> handler;
+  {
+    std::lock_guard const lock(on_error_mutex_);
+    handler = on_error_;
+  }
+  if (handler == nullptr || !handlers.try_enter()) return print(error);
+  bool const was_in_handler = std::exchange(is_in_handler, true);
+  try {
+    handler->function(error);
+  } catch (...) {
+    // Dropped: a handler must not throw.
+  }
+  is_in_handler = was_in_handler;
+  handlers.leave();
+  // It may have made what it uses.
+  if (!handler->was_called.exchange(true, std::memory_order_relaxed)) {
+    end_handlers_before_what_is_there();
+  }
+}
+
+void deleter_core::report(cudaError_t status, char const* api) noexcept {
+  try {
+    report(cuda_error(status, api));
+  } catch (std::bad_alloc const&) {
+    errors_.fetch_add(1, std::memory_order_relaxed);  // no memory for the text
+  }
+}
+
+}  // namespace escrow::inline v0_1
