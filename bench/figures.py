@@ -154,6 +154,8 @@ TABLES = {
          [figure("trim_returns", "= 1", "claim/scratch_memory device_of_idle")]),
         ("claim and release with 16,384 idle free slots",
          [figure("claim_16384_idle_us", "<= 1", "capture/eager/free_idle:16384 escrow_us", unit="us")]),
+        ("claim for the host and release, of blocks that no work uses",
+         [figure("claim_for_host_us", "<= 1", "claim/for_host time", unit="us")]),
         ("claim and release, 1,024 streams in turn",
          [figure("claim_1024_streams_us", "<= 1", "capture/eager/streams:1024 escrow_us", unit="us")]),
     ],

@@ -84,13 +84,13 @@ void graph_registry::erase_if_unused(entries::iterator found) noexcept {
 
 graph_registry::appended graph_registry::append(std::uint64_t id, cudaGraph_t graph,
                                                 reclaimable& member, bool is_written,
-                                                group_order const* group) {
+                                                group_order const* group, kept_sets const* keeper) {
   std::lock_guard const lock(mutex_);
   entry const* const found = find(graph, id);
   if (found == nullptr) return appended::no_set;
   for (reference_set* const each : found->sets) {
     if (!each->is_open_ || &each->core() != &member.core()) continue;
-    if (each->order_->group != group) continue;
+    if (each->order_->group != group || each->keeper_ != keeper) continue;
     if (each->is_closed()) return appended::closed;
     each->reserve(1);
     each->append(ref<reclaimable>(member), is_written);

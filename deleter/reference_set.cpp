@@ -75,13 +75,55 @@ void reference_set::destroy() noexcept {
   delete this;
 }
 
-void reference_set::place(cudaGraph_t graph, std::uint64_t id, bool is_open) {
+bool kept_sets::add(reference_set& set) {
+  std::lock_guard const lock(mutex_);
+  if (!is_released_) sets_.emplace_back(set);
+  return !is_released_;
+}
+
+reference_sets kept_sets::take_all() noexcept {
+  std::lock_guard const lock(mutex_);
+  is_released_ = true;
+  return std::exchange(sets_, {});
+}
+
+void kept_sets::release() noexcept {
+  static_cast<void>(take_all());
+}
+
+std::size_t kept_sets::leak() noexcept {
+  std::size_t members = 0;
+  for (ref<reference_set>& each : take_all()) {
+    reference_set& leaked = *each.release();  // the registry knows it
+    members += leaked.size();
+    for (std::size_t i = 0; i < leaked.size(); ++i) leaked.core().count_leaked();
+  }
+  return members;
+}
+
+void reference_set::place(cudaGraph_t graph, std::uint64_t id, bool is_open, kept_sets* keeper) {
+  graph_registry& registry = graph_registry::global();
+  id_ = id;
+  if (keeper != nullptr) {
+    registry.add(*this, id, graph);
+    bool is_kept = false;
+    try {
+      is_kept = keeper->add(*this);
+    } catch (...) {
+      registry.remove(*this, graph);
+      throw;
+    }
+    if (is_kept) {
+      keeper_ = keeper;
+      if (is_open) registry.open(*this);
+      return;
+    }
+    registry.remove(*this, graph);
+  }
   check(cudaUserObjectCreate(&object_, this, &drop_graph_reference, 1,
                              cudaUserObjectNoDestructorSync),
         "cudaUserObjectCreate");
   add_ref();  // the object's
-  id_ = id;
-  graph_registry& registry = graph_registry::global();
   bool is_noted = false;
   try {
     // First: once the object is on the graph nothing may fail, and the graph may be destroyed.
@@ -98,11 +140,12 @@ void reference_set::place(cudaGraph_t graph, std::uint64_t id, bool is_open) {
 }
 
 void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std::uint64_t id,
-                   bool may_append, std::shared_ptr<group_order> const& group, bool& is_taken) {
+                   bool may_append, std::shared_ptr<group_order> const& group, bool& is_taken,
+                   kept_sets* keeper) {
   using appended = graph_registry::appended;
-  appended const found =
-      may_append ? graph_registry::global().append(id, graph, member, is_written, group.get())
-                 : appended::no_set;
+  appended const found = may_append ? graph_registry::global().append(id, graph, member, is_written,
+                                                                      group.get(), keeper)
+                                    : appended::no_set;
   if (found == appended::closed) {
     throw usage_error("claim or retire", "the capture was ended while the call used it",
                       "use a stream on one thread at a time");
@@ -113,7 +156,7 @@ void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std:
   made->reserve(1);
   is_taken = true;
   made->append(ref<reclaimable>(member), is_written);
-  made->place(graph, id, may_append);  // if it throws, the member is reclaimed with the set
+  made->place(graph, id, may_append, keeper);  // if it throws, the member is reclaimed with the set
 }
 
 void release_object(cudaUserObject_t object, deleter_core& core) noexcept {

@@ -169,6 +169,7 @@ hoist_scope::hoist_scope(char const* call, graph_survey const& survey) : hoist_s
 
 void hoist_scope::take_off(taken const& each) {
   cudaUserObject_t const object = each.set->object();
+  if (object == nullptr) return;  // it has a keeper
   check(cudaUserObjectRetain(object, 1), "cudaUserObjectRetain");
   cudaError_t const status = cudaGraphReleaseUserObject(each.graph, object, 1);
   if (status == cudaSuccess) return;
@@ -179,6 +180,7 @@ void hoist_scope::take_off(taken const& each) {
 hoist_scope::~hoist_scope() {
   for (; off_ != 0; --off_) {
     taken const& each = placed_[off_ - 1];
+    if (each.set->object() == nullptr) continue;
     cudaError_t const status = retry_cleanup([&each] {
       return cudaGraphRetainUserObject(each.graph, each.set->object(), 1, cudaGraphUserObjectMove);
     });
@@ -196,7 +198,7 @@ void hoist_scope::keep_off(graph_core* core) noexcept {
   for (; off_ != 0; --off_) {
     taken const& each = placed_[off_ - 1];
     graph_registry::global().remove_hoisted(*each.set, each.graph);
-    release_object(each.set->object(), each.set->core());
+    if (each.set->object() != nullptr) release_object(each.set->object(), each.set->core());
   }
   if (core != nullptr) core->forget_payloads();
 }

@@ -94,7 +94,8 @@ void capture_reuse::stop_reuse(slot& held) noexcept {
 bool capture_reuse::end_lease_now(slot& held, bool is_shared) noexcept {
   held.is_leased_ = false;
   if (held.held_by_.empty()) return true;
-  if (!is_shared || !is_in_group_ || held.is_shared_ || !is_ordered(held)) return false;
+  if (!is_shared || held.is_exclusive_) return false;
+  if (!is_in_group_ || held.is_shared_ || !is_ordered(held)) return false;
   held.is_shared_ = true;
   held.of_.captured.shared.add(held);
   return false;
@@ -168,7 +169,7 @@ bool capture_reuse::end_lease_in(slot& held, std::uint64_t id,
   held.released_edges_ = edges;
   entry* const of = find(held.of_, id);
   // If graphs that are not ordered with this one hold it too, no claim may reuse it.
-  if (of != nullptr && held.reusable_in_ == id && is_ordered(held)) {
+  if (of != nullptr && held.reusable_in_ == id && is_ordered(held) && !held.is_exclusive_) {
     of->reusable.push_back(&held);
     ++of->offers;
     of->barren.clear();

@@ -57,6 +57,7 @@ struct capture_frontier {
 //   after. Nodes are identified by handle, and CUDA reuses handles if a graph is edited and
 //   captured into again: a slot is reused only if these nodes have the same dependencies as at the
 //   release.
+//   An exclusive slot is neither reusable nor shared.
 //   In a sharing group, a slot released in a capture is also shared: captures whose graphs do not
 //   hold it may claim it, and it is then reusable in the newest of them only.
 // Thread safety: any thread. One lock, held across no CUDA call.

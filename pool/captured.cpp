@@ -16,6 +16,11 @@ namespace escrow::inline v0_1 {
 slot* slot_pool::state::take_captured(claim_request const& asked, size_class& of,
                                       capture_info const& capture, capture_frontier const& frontier,
                                       std::exception_ptr& failure) {
+  if (kind_of(asked) != claim_kind::in_order) {
+    slot* const unused = take_unused(of, nullptr, failure);
+    if (unused != nullptr) give_to_graph(*unused, capture, asked.where, true);
+    return unused;
+  }
   slot* found = take_existing(of, capture, frontier, asked.where);
   if (found != nullptr) return found;
   found = make_slot(of, failure);  // on failure there may be one to wait for
@@ -30,7 +35,8 @@ slot* slot_pool::state::take_captured(claim_request const& asked, size_class& of
 }
 
 void slot_pool::state::give_to_graph(slot& taken, capture_info const& capture,
-                                     source_location where) {
+                                     source_location where, bool is_exclusive) {
+  taken.is_exclusive_ = is_exclusive;
   try {
     hold_in_graph(taken, capture, true, where);
   } catch (...) {
@@ -97,7 +103,8 @@ void slot_pool::state::hold_in_graph(slot& taken, capture_info const& capture, b
   bool is_taken = false;
   try {
     escrow::hold_in_graph(hold, true, capture.graph, capture.id, true,
-                          is_claim && options.group ? options.group->order() : nullptr, is_taken);
+                          is_claim && options.group ? options.group->order() : nullptr, is_taken,
+                          options.held_until_closed ? &kept : nullptr);
   } catch (...) {
     if (!is_taken) {  // else it is reclaimed with its set
       core.count_in_graphs(-1);

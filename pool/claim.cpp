@@ -57,6 +57,7 @@ claimed_slot slot_pool::state::claim(claim_request const& asked, size_class& of)
   }
   std::uint64_t const id = stream_id(asked.stream);
   record_deferred(asked.stream, id);
+  if (kind_of(asked) == claim_kind::for_host) return claim_other(asked, of, id, {}, {});
   if (options.streams_outlive_pool && thread_of(asked.stream.get()) == 0) {
     stream_use const on = use_of(asked.stream, id, options.device);
     return claim_local(local_of(of, on, asked), on, asked, of);
@@ -77,21 +78,22 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, size_clas
                                            std::uint64_t stream_id, capture_info capture,
                                            capture_frontier frontier) {
   std::uint64_t const capture_id = capture.id;
+  // It cannot let its stream wait for eager work on a slot.
+  bool const needs_unused = capture.is_active() || kind_of(asked) == claim_kind::for_host;
+  stream_use const on = use_of(asked.stream, stream_id, options.device);
   std::optional<host_wait> wait;
   std::optional<std::uint64_t> moves_before_search;
   require_device(asked.call, asked.stream, capture);
   while (true) {
     std::exception_ptr failure;
     slot* const found = capture.is_active() ? take_captured(asked, of, capture, frontier, failure)
+                        : needs_unused      ? take_unused(of, &on, failure)
                                             : take_eager(of, asked.stream, stream_id, failure);
-    if (found != nullptr) {
-      return leased(*found, use_of(asked.stream, stream_id, options.device), asked.where,
-                    capture_id);
-    }
+    if (found != nullptr) return leased(*found, on, asked.where, capture_id);
     require_open(asked.call, of);  // if closed meanwhile, it is not exhausted
-    // Busy free slots become usable in a capture, and make room, without an announced return. One
-    // that another thread asks about returns soon. Before the look for room: see `shrinking`.
-    bool const is_busy = capture.is_active() ? of.has_busy() : of.free.is_any_looked_at();
+    // Busy free slots become usable without an announced return, and make room. One that another
+    // thread asks about returns soon. Before the look for room: see `shrinking`.
+    bool const is_busy = needs_unused ? of.has_busy() : of.free.is_any_looked_at();
     bool is_room = false;
     if (may_make_room(of, failure)) {
       is_room = is_room_coming(of);  // first: moves() counts the room that comes meanwhile
@@ -144,6 +146,18 @@ slot* slot_pool::state::take_eager(size_class& of, stream_ref stream, std::uint6
   if (found == nullptr) return grow_in_room(of, failure, &on);
   wait_for(*found, stream, found->key_ == stream_id);
   return found;
+}
+
+slot* slot_pool::state::take_unused(size_class& of, stream_use const* on,
+                                    std::exception_ptr& failure) {
+  std::uint64_t const pass = next_pass();
+  // Relaxed: a look that is cut short is repeated.
+  bool const may_grow = of.slots.load(std::memory_order_relaxed) < slots_max;
+  slot* found = take_done(of, pass, may_grow);
+  if (found == nullptr) found = make_slot(of, failure);  // on failure there may be one to wait for
+  if (found == nullptr && may_grow) found = take_done(of, pass);
+  if (found == nullptr && on != nullptr && give_all(of, *on)) found = take_done(of, next_pass());
+  return found != nullptr ? found : grow_in_room(of, failure, on);
 }
 
 slot* slot_pool::state::take_done(size_class& of, std::uint64_t pass, bool is_first_look) {

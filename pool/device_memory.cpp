@@ -29,7 +29,7 @@ memory_source memory_source::device() {
 }
 
 memory_source memory_source::pinned_host() {
-  return {cudaMallocHost, cudaFreeHost, "cudaMallocHost"};
+  return {cudaMallocHost, cudaFreeHost, "cudaMallocHost", true};
 }
 
 memory_source memory_source::from(cudaMemPool_t pool) {

@@ -38,6 +38,8 @@ slot_pool::state::state(slot_pool& pool, pool_options given, make_function made,
       make(std::move(made)),
       core(used),
       is_only_device(devices == 1),
+      is_host_ordered(options.host_ordered ||
+                      (policy != nullptr && policy->source.is_host_written)),
       end_on_worker(*this, used, options.device),
       reuse(options.group.has_value()),
       smallest(policy != nullptr ? scratch_pool::bytes_min : 0,
@@ -93,6 +95,7 @@ void slot_pool::close() noexcept {
 std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
   state& in = *state_;
   close();
+  in.kept.release();  // the caller says so
   {
     state::host_wait wait;
     auto const has_slots = [&in] {
@@ -111,6 +114,7 @@ std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
 void slot_pool::close_and_leave() noexcept {
   close();
   state& in = *state_;
+  in.leak_kept();
   slot_list left;
   {
     std::lock_guard const lock(in.deferred_mutex);
@@ -123,6 +127,19 @@ void slot_pool::close_and_leave() noexcept {
     in.leak(*unknown);
   }
   in.drop_reference();
+}
+
+void slot_pool::state::leak_kept() noexcept {
+  std::size_t const leaked = kept.leak();
+  if (leaked == 0) return;
+  try {
+    core.report(
+        usage_error("~" + std::string(smallest.bytes != 0 ? "scratch_pool" : "resource_pool"),
+                    "\"" + options.label + "\" is held until it is closed, and was not: " +
+                        std::to_string(leaked) + " slots of captured graphs are leaked",
+                    "call close_for() once none of these graphs is launched any more"));
+  } catch (std::bad_alloc const&) {  // no memory for the text: they are counted all the same
+  }
 }
 
 bool slot_pool::state::host_wait::go_on(std::chrono::nanoseconds max) {

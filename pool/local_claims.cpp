@@ -200,7 +200,7 @@ slot_pool& claimer_slots::require_pool(char const* call) const {
 
 claimed_slot claimer_slots::claim(char const* call, source_location where,
                                   std::optional<std::chrono::nanoseconds> host_wait_max,
-                                  std::size_t bytes) {
+                                  std::size_t bytes, claim_kind kind) {
   return detail::called_at(call, where, [&] {
     slot_pool::state& in = *require_pool(call).state_;
     std::optional<device_scope> device;
@@ -208,13 +208,16 @@ claimed_slot claimer_slots::claim(char const* call, source_location where,
     in.require_open(call, *of_);
     in.require_stream(call, on_);
     in.retire_unused();
-    claim_request const asked{call, on_.handle, where, host_wait_max, bytes};
+    claim_request const asked{call, on_.handle, where, host_wait_max, bytes, kind};
     detail::capture_dependencies after;
     capture_info const capture = usable_capture_of(call, on_.handle, &after);
     if (capture.is_active())
       return in.claim_other(asked, *of_, 0, capture, capture_frontier(after));
     learn_id();
     in.record_deferred(on_.handle, on_.id);
+    if (in.kind_of(asked) == claim_kind::for_host) {
+      return in.claim_other(asked, *of_, on_.id, {}, {});
+    }
     return in.claim_local(*local_, on_, asked, *of_);
   });
 }

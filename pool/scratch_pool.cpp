@@ -29,12 +29,27 @@ scratch_pool::owned_slots scratch_pool::make_slots(pool_options const& options,
       call, where, [&] { return owned_slots(new slot_pool(options, std::move(make), &policy)); });
 }
 
-lease<device_block> scratch_pool::claim(stream_ref stream, std::size_t bytes,
-                                        source_location where) {
+lease<device_block> scratch_pool::claim_as(char const* call, claim_kind kind, stream_ref stream,
+                                           std::size_t bytes, source_location where) {
   return lease<device_block>([&] {
     return slots_->claim_bytes(
-        {.call = "scratch_pool::claim", .stream = stream, .where = where, .bytes = bytes});
+        {.call = call, .stream = stream, .where = where, .bytes = bytes, .kind = kind});
   });
+}
+
+lease<device_block> scratch_pool::claim(stream_ref stream, std::size_t bytes,
+                                        source_location where) {
+  return claim_as("scratch_pool::claim", claim_kind::in_order, stream, bytes, where);
+}
+
+lease<device_block> scratch_pool::claim_for_host(stream_ref stream, std::size_t bytes,
+                                                 source_location where) {
+  return claim_as("scratch_pool::claim_for_host", claim_kind::for_host, stream, bytes, where);
+}
+
+lease<device_block> scratch_pool::claim_kept(stream_ref stream, std::size_t bytes,
+                                             source_location where) {
+  return claim_as("scratch_pool::claim_kept", claim_kind::kept, stream, bytes, where);
 }
 
 scratch_claimer scratch_pool::on(stream_ref stream, source_location where) {
@@ -57,12 +72,24 @@ claimer_slots& scratch_claimer::of(char const* call, std::size_t bytes, source_l
   return sizes_.try_emplace(scratch_pool::block_bytes(bytes), std::move(made)).first->second;
 }
 
-lease<device_block> scratch_claimer::claim(std::size_t bytes, source_location where) {
-  constexpr char const* call = "scratch_claimer::claim";
+lease<device_block> scratch_claimer::claim_as(char const* call, claim_kind kind, std::size_t bytes,
+                                              source_location where) {
   return lease<device_block>([&] {
-    return detail::called_at(call, where,
-                             [&] { return of(call, bytes, where).claim(call, where, {}, bytes); });
+    return detail::called_at(
+        call, where, [&] { return of(call, bytes, where).claim(call, where, {}, bytes, kind); });
   });
+}
+
+lease<device_block> scratch_claimer::claim(std::size_t bytes, source_location where) {
+  return claim_as("scratch_claimer::claim", claim_kind::in_order, bytes, where);
+}
+
+lease<device_block> scratch_claimer::claim_for_host(std::size_t bytes, source_location where) {
+  return claim_as("scratch_claimer::claim_for_host", claim_kind::for_host, bytes, where);
+}
+
+lease<device_block> scratch_claimer::claim_kept(std::size_t bytes, source_location where) {
+  return claim_as("scratch_claimer::claim_kept", claim_kind::kept, bytes, where);
 }
 
 void scratch_claimer::flush(source_location where) {

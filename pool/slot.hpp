@@ -109,6 +109,9 @@ struct slot final : reclaimable {
   bool is_capture_over_ = false;      // of its claim; known when that set was released
   // Its last claim was in the capture of its last release: users come after released_after_.
   bool is_reused_ = false;
+  // No other claim of its capture, and no other capture, may claim it while its graph holds it.
+  // Written by the claim in a capture that took it, before a graph holds it.
+  bool is_exclusive_ = false;
   bool is_shared_ = false;  // other captures of its sharing group may claim it
   // The last release, if captured: the nodes it came after, and a hash of their dependencies.
   std::vector<cudaGraphNode_t> released_after_;

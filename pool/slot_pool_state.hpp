@@ -18,6 +18,7 @@
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/profiler.hpp"
+#include "escrow/internal/reference_set.hpp"
 #include "escrow/pool/resource_pool.hpp"
 #include "size_class.hpp"
 
@@ -60,6 +61,9 @@ struct ESCROW_LOCAL slot_pool::state {
 
   // claim.cpp
   [[nodiscard]] claimed_slot claim(claim_request const& asked, size_class& of);
+  [[nodiscard]] claim_kind kind_of(claim_request const& asked) const noexcept {
+    return is_host_ordered ? claim_kind::for_host : asked.kind;
+  }
   // The lease of a slot that was taken.
   [[nodiscard]] claimed_slot leased(slot& taken, stream_use const& on, source_location where,
                                     std::uint64_t capture_id = 0) noexcept {
@@ -80,6 +84,9 @@ struct ESCROW_LOCAL slot_pool::state {
   // These return null if no slot is available now. `failure`: why no slot could be made.
   [[nodiscard]] slot* take_eager(size_class& of, stream_ref stream, std::uint64_t stream_id,
                                  std::exception_ptr& failure);
+  // One that no GPU work uses: idle or new. `on`: the claim's stream, null if it captures.
+  [[nodiscard]] slot* take_unused(size_class& of, stream_use const* on,
+                                  std::exception_ptr& failure);
   // An idle slot. Asks about the last launch of each exec in flight until there is one, then about
   // each list's oldest slot not yet asked about in pass number `pass`. `is_first_look`: not for
   // longer than making a slot takes; and not about a full pool's only list, since the claim gets
@@ -116,9 +123,10 @@ struct ESCROW_LOCAL slot_pool::state {
   // The same without growth, waits and edges.
   [[nodiscard]] slot* take_existing(size_class& of, capture_info const& capture,
                                     capture_frontier const& frontier, source_location where);
-  // Makes the captured graph hold the slot that a claim took. If it throws, the slot is where it
-  // was.
-  void give_to_graph(slot& taken, capture_info const& capture, source_location where);
+  // Makes the captured graph hold the slot that a claim took; `is_exclusive`: no other claim and no
+  // other graph gets it meanwhile. If it throws, the slot is where it was.
+  void give_to_graph(slot& taken, capture_info const& capture, source_location where,
+                     bool is_exclusive = false);
   graph_hold& make_hold(slot& taken, std::uint64_t id, bool is_claim, source_location where);
   // Makes the captured graph hold the slot, claimed in that capture or not. If it throws, it does
   // not.
@@ -278,6 +286,7 @@ struct ESCROW_LOCAL slot_pool::state {
   void destroy(slot& idle) noexcept;
   // Leaks and counts a slot that may be in use, and makes room for another one.
   void leak(slot& unknown) noexcept;
+  void leak_kept() noexcept;       // at the pool's end: what close_for() did not release
   void drop_reference() noexcept;  // callers may hold a lock or capture
 
   [[nodiscard]] std::uint64_t stamp() noexcept {
@@ -317,9 +326,11 @@ struct ESCROW_LOCAL slot_pool::state {
   std::size_t const slots_max;
   make_function const make;
   deleter_core& core;
-  bool const is_only_device;  // no stream can be of another device
+  bool const is_only_device;   // no stream can be of another device
+  bool const is_host_ordered;  // all claims are for the host: it writes the resources
   end_node end_on_worker;
   capture_reuse reuse;
+  kept_sets kept;  // with options.held_until_closed: of the graphs of its captures
 
   // Held by the owner and each slot; the last one frees the pool. acq_rel, as in std::shared_ptr.
   std::atomic<std::size_t> references{1};

@@ -34,6 +34,22 @@ void run_captured(benchmark::State& state) {
   repeat(state, [&] { return captured_us() / claims; });
 }
 
+// Each claim asks about the events of the releases before it, which are done.
+void run_for_host(benchmark::State& state) {
+  constexpr int pairs = 256;
+  test::owned_stream const stream = test::make_stream();
+  pooled_ints from(64);
+  auto const pairs_us = [&] {
+    double const us = us_of([&] {
+      for (int i = 0; i < pairs; ++i) from.pool.claim_for_host(stream.get()).release();
+    });
+    test::must(cudaStreamSynchronize(stream));
+    return us;
+  };
+  static_cast<void>(pairs_us());  // makes the slots
+  repeat(state, [&] { return pairs_us() / pairs; });
+}
+
 // What a transformer's layers claim in a run: 16-bit activations, 32-bit scores and logits. Batches
 // of prompts of some lengths, then one token for each of 1 to 64 sequences.
 std::vector<std::size_t> inference_trace() {
@@ -103,6 +119,7 @@ void register_all(settings const& how) {
   add_pair("claim_turns/escrow_steal_over_escrow_on_first_stream", how, on_first,
            {"escrow_steal", &escrow_steal}, {.streams = 2});
   add("claim/captured", {how.choose(100, 2)}, &run_captured);
+  add("claim/for_host", {how.choose(100, 2)}, &run_for_host);
   add("claim/scratch_memory", {how.choose(5, 1)}, run_scratch_memory);
 }
 

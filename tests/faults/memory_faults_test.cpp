@@ -137,6 +137,23 @@ void add_scratch(rows& add) {
   };
   add("scratch, claim beyond the limit", claims, {make_limited, claim_scratch, idle(256), sync_one},
       claim_scratch);
+  step const claim_for_host = [](auto& in) {
+    in.memory.emplace(in.scratch->claim_for_host(in.one, 300));
+  };
+  auto const host_claims = runs("scratch_pool::claim_for_host");
+  add("scratch, claim for the host", host_claims, {make_scratch}, claim_for_host);
+  add("scratch, claim for the host what is done", host_claims, {make_scratch, idle(300), sync_one},
+      claim_for_host)
+      .served_otherwise = {{"cudaEventQuery", "a block that is not known to be done is not taken"}};
+  add("scratch, claim for the host in a capture", host_claims, {make_scratch, capturing},
+      claim_for_host);
+  step const make_pinned = [](auto& in) {
+    in.scratch.emplace(in.options(), scratch_policy{.source = memory_source::pinned_host()});
+  };
+  add("pinned scratch, claim", runs("scratch_pool::claim memory_source::pinned_host"),
+      {make_pinned}, claim_scratch);
+  add("scratch, claim that is kept", runs("scratch_pool::claim_kept"), {share_scratch, capturing},
+      [](auto& in) { in.memory.emplace(in.scratch->claim_kept(in.one, 300)); });
   add("scratch, claim beyond the limit in a capture", claims,
       {make_limited, idle(256), sync_one, capturing},
       [](memory_stage& in) { in.memory.emplace(in.scratch->claim<int>(in.one, 100)); });
@@ -184,6 +201,11 @@ void add_claimers(rows& add) {
   add("scratch claimer, claim of what is idle", claims, with_idle, claim(300));
   add("scratch claimer, claim of another size, others have asked", claims,
       {make_pool, make, idle_there, asked_for}, claim(256));
+  auto const host_claims = runs("scratch_claimer::claim_for_host");
+  step const claim_for_host = [](auto& in) { in.memory.emplace(in.local->claim_for_host(300)); };
+  add("scratch claimer, claim for the host", host_claims, {make_pool, make}, claim_for_host);
+  add("scratch claimer, claim that is kept", runs("scratch_claimer::claim_kept"),
+      {make_pool, make, capturing}, [](auto& in) { in.memory.emplace(in.local->claim_kept(300)); });
   add("scratch claimer, flush", runs("scratch_claimer::flush"), with_idle,
       [](auto& in) { in.local->flush(); });
   add("scratch claimer, ended", runs("claimer_slots::~claimer_slots"), with_idle,
@@ -209,8 +231,15 @@ void add_allocators(rows& add) {
   add("allocator, allocate", allocates, {make}, allocate);
   add("allocator, allocate freed memory", allocates,
       {make, allocate, busy_on_other, deallocate_on_other}, allocate);
-  add("allocator, allocate in a capture", allocates, {make, capturing}, allocate).stated = {
+  statements const left_to_graph{
       {"operator new", "without memory for the address, the graph keeps what it got"}};
+  add("allocator, allocate in a capture", allocates, {make, capturing}, allocate).stated =
+      left_to_graph;
+  add("allocator, allocate for the host", runs("stream_allocator::allocate_for_host"), {make},
+      [](auto& in) { in.held = in.allocator->allocate_for_host(in.one, in.size); });
+  add("allocator, allocate what is kept", runs("stream_allocator::allocate_kept"),
+      {make, capturing}, [](auto& in) { in.held = in.allocator->allocate_kept(in.one, in.size); })
+      .stated = left_to_graph;
   add("allocator, allocate without a stream", allocates, {make}, allocate_now);
   add("allocator, deallocate", frees, {make, allocate, busy}, deallocate);
   add("allocator, deallocate on another stream", frees, {make, allocate, busy_on_other},

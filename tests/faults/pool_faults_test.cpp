@@ -289,9 +289,65 @@ void add_lasting_streams(rows& add) {
   }).served_otherwise = {{"*", "a slot that cannot be recorded is leaked"}};
 }
 
+void add_host_claims(rows& add) {
+  auto const claims = runs("resource_pool::claim_for_host");
+  step const claim_for_host = [](auto& in) {
+    in.held.emplace(in.pool->claim_for_host(in.one));
+    in.claimed_on = in.one;
+  };
+  statements const not_taken{
+      {"cudaEventQuery", "a slot that is not known to be done is not taken"}};
+  add("claim for the host, a new slot", claims, {pool_of(2)}, claim_for_host);
+  add("claim for the host, one that is done", claims, {pool_of(2), done_and_free}, claim_for_host)
+      .served_otherwise = not_taken;
+  add("claim for the host, beside a busy one", claims, {pool_of(2), busy_and_free({third}, one)},
+      claim_for_host);
+  add("claim for the host, in a capture", claims, {pool_of(2), done_and_free, capturing},
+      claim_for_host)
+      .served_otherwise = not_taken;
+  add("claimer, claim for the host", runs("claimer::claim_for_host"),
+      {make_local(4), busy_and_free({}, one)}, [](auto& in) {
+        in.held.emplace(in.local->claim_for_host());
+        in.claimed_on = in.one;
+      });
+  step const kept_for_host = [](auto& in) { in.held.emplace(in.local->claim_for_host()); };
+  add("claimer's lease for the host, released", runs("lease::release"),
+      {make_local(4), kept_for_host, busy}, release);
+}
+
+void add_kept_claims(rows& add) {
+  auto const keep = [](auto& in) { in.held.emplace(in.pool->claim_kept(in.one)); };
+  add("claim that is kept, in a capture", runs("resource_pool::claim_kept"),
+      {pool_of(2), done_and_free, capturing}, keep)
+      .served_otherwise = {{"cudaEventQuery", "another slot is made"}};
+  add("claimer, claim that is kept, in a capture", runs("claimer::claim_kept"),
+      {make_local(2), capturing}, [](auto& in) { in.held.emplace(in.local->claim_kept()); });
+  add("release of what is kept, in a capture", runs("lease::release"),
+      {pool_of(2), capturing, keep}, release);
+
+  step const held_pool = [](auto& in) {
+    in.held_until_closed = true;
+    in.make_pool(2);
+  };
+  add("pool held until closed, claim in a capture", runs("resource_pool::claim"),
+      {held_pool, capturing}, claim);
+  rows::steps const captured_use{held_pool, capturing, claim, end_capture};
+  add("pool held until closed, closed", runs("resource_pool::close_for"), captured_use,
+      [](auto& in) {
+        in.is_closed = true;
+        try {
+          static_cast<void>(in.pool->close_for(std::chrono::nanoseconds{0}));
+        } catch (std::bad_alloc const&) {  // of the answer: it is closed
+        }
+      });
+  add("pool held until closed, ended without that", runs("slot_pool::close_and_leave"),
+      captured_use, [](auto& in) { in.pool.reset(); })
+      .served_otherwise = {{"operator new", "without memory for its text, the error is not told"}};
+}
+
 std::vector<operation> operations() {
   auto all = rows::of({add_claims, add_eager_releases, add_captured_releases, add_uses, add_pools,
-                       add_claimers, add_lasting_streams});
+                       add_claimers, add_lasting_streams, add_host_claims, add_kept_claims});
   for (operation& each : all)
     if (!each.stated.empty() && each.stated_shows.empty()) each.stated_shows = "deferred 1";
   return all;

@@ -26,6 +26,7 @@ class pool_stage : public fault_world {
   // Of pools that are made afterwards.
   std::size_t unrecorded_max = 16;
   bool streams_outlive_pool = false;
+  bool held_until_closed = false;
   bool is_closed = false;
   bool recycles_when_seen = true;          // not if that is the operation
   std::size_t slots = 0;                   // the pool's limit
@@ -40,7 +41,8 @@ class pool_stage : public fault_world {
                               .deleter = worker.get(),
                               .group = group,
                               .unrecorded_max = unrecorded_max,
-                              .streams_outlive_pool = streams_outlive_pool};
+                              .streams_outlive_pool = streams_outlive_pool,
+                              .held_until_closed = held_until_closed};
     auto const make = [this] { return block{counts}; };
     recycle ? pool.emplace(chosen, make, std::move(recycle)) : pool.emplace(chosen, make);
   }
@@ -136,6 +138,10 @@ class pool_stage : public fault_world {
     local.reset();
     worker->poll();
     EXPECT_EQ(counts.destroyed.load(), 0) << "freed while the work may run";
+    if (held_until_closed && !is_closed) {
+      static_cast<void>(pool->close_for(std::chrono::nanoseconds{0}));
+      is_closed = true;
+    }
     owned_stream const asking = make_stream();
     std::set<int> out;
     std::vector<block_lease> claimed;

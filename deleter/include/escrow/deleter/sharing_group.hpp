@@ -65,9 +65,9 @@ class ESCROW_API group_busy : public std::runtime_error, public located_error {
 //   them hang. Examples are two ranks' collectives in one process, and a kernel that spins on a
 //   flag.
 //     What a launch leaves in shared memory is lost at the group's next launch, even while the
-//   lease is kept: other graphs may have the slot already. For results that must stay, for eager
-//   use after the capture, and for nodes of graphs built by hand, claim from a pool without the
-//   group.
+//   lease is kept: other graphs may have the slot already. For results that must stay, and for
+//   eager use after the capture, use claim_kept(), whose slot no other graph gets. For nodes of
+//   graphs built by hand, claim from a pool without the group.
 //     If several parts of a graph use one group (its own nodes, its child graphs), the graph must
 //   be a single line of nodes, as graph::add_child() on a new graph makes it. A body of a
 //   conditional node must be the only part that uses the group. graph_exec and hoist() refuse other

@@ -84,6 +84,30 @@ struct group_order final : launch_order {
   std::uint64_t stream_waits = 0;
 };
 
+class reference_set;
+using reference_sets = std::vector<ref<reference_set>>;
+
+// What: the sets of the graphs of a pool with pool_options::held_until_closed: no user object
+//   references them, so that the graphs and their execs have none, but the pool does until its end.
+// Thread safety: any thread.
+class kept_sets {
+ public:
+  // False once released. Throws std::bad_alloc.
+  [[nodiscard]] bool add(reference_set& set);
+  // Drops the references, and refuses sets from now on.
+  void release() noexcept;
+  // Leaks the sets, which execs may use, if they were not released. Returns how many things they
+  // hold, which it counts as leaked.
+  std::size_t leak() noexcept;
+
+ private:
+  [[nodiscard]] reference_sets take_all() noexcept;
+
+  std::mutex mutex_;  // guards both
+  bool is_released_ = false;
+  reference_sets sets_;
+};
+
 // What: the slots and owners that one graph holds for one deleter. The first claim or retire in a
 //   capture creates the set and its user object; later ones append without a CUDA call. Escrow's
 //   instantiate, clone, embed, update and hoist seal it; the next claim creates another set. A set
@@ -103,10 +127,11 @@ class reference_set final : public reclaimable {
   [[nodiscard]] static ref<reference_set> make(deleter_core& core, int device,
                                                std::shared_ptr<launch_order> order);
 
-  // Places the set on `graph`, once: the graph's user object references it. `id`: the graph's; 0:
-  // not known, of an owned graph. Throws cuda_error, std::bad_alloc, and then the graph is
-  // unchanged.
-  void place(cudaGraph_t graph, std::uint64_t id, bool is_open);
+  // Places the set on `graph`, once: the graph's user object references it, or `keeper`, if it is
+  // not null and not released. `id`: the graph's; 0: not known, of an owned graph. Throws
+  // cuda_error, std::bad_alloc, and then the graph is unchanged.
+  void place(cudaGraph_t graph, std::uint64_t id, bool is_open, kept_sets* keeper = nullptr);
+  // Null: it has a keeper, or is on no graph.
   [[nodiscard]] cudaUserObject_t object() const noexcept { return object_; }
 
   // Makes room for more members. Throws std::bad_alloc.
@@ -169,6 +194,7 @@ class reference_set final : public reclaimable {
   std::atomic<std::uint64_t> captures_ended_{0};
   std::shared_ptr<launch_order> const order_;
   cudaUserObject_t object_ = nullptr;  // of all graphs that have the set
+  kept_sets const* keeper_ = nullptr;  // keeps it in place of an object; only compared
   std::uint64_t id_ = 0;               // of the graph that it was made for; 0: not known
   reclaimable* owners_ = nullptr;      // for the destroy lane, linked by next_
   bool is_recycled_ = false;           // the recycle lane is done with it
@@ -182,16 +208,16 @@ class reference_set final : public reclaimable {
   std::uint64_t hoisted_off_ = 0;    // id of the last graph that it was hoisted off; 0: none
 };
 
-using reference_sets = std::vector<ref<reference_set>>;
-
 // Makes `graph`, whose id is `id`, hold `member`, which is idle: in the graph's open
 // set if there is one, else in a new set. `may_append` false: always a new set, to which nothing is
-// appended later. `group`: the sharing group that the set is of; null: none. `is_taken` returns
+// appended later. `group`: the sharing group that the set is of; null: none. `keeper`: see
+// reference_set::place. `is_taken` returns
 // whether the member was taken; then it is reclaimed even if this throws. Throws usage_error for a
 // capture that was invalidated meanwhile, cuda_error, std::bad_alloc. Any thread. Source:
 // cudaUserObjectCreate, cudaGraphRetainUserObject.
 void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std::uint64_t id,
-                   bool may_append, std::shared_ptr<group_order> const& group, bool& is_taken);
+                   bool may_append, std::shared_ptr<group_order> const& group, bool& is_taken,
+                   kept_sets* keeper = nullptr);
 
 // Drops one reference to the set's user object. If that fails, the contents are leaked, reported
 // and counted. Any thread. Source: cudaUserObjectRelease.
@@ -246,11 +272,11 @@ class graph_registry {
   // An owned graph before it is destroyed, or one that was destroyed.
   void forget(cudaGraph_t graph) noexcept { disown(graph, 0); }
 
-  // Appends to that deleter's open set of the group; null: of none. `closed`: the graph was
-  // destroyed.
+  // Appends to that deleter's open set of the group; null: of none. The same of the keeper.
+  // `closed`: the graph was destroyed.
   enum class appended { yes, no_set, closed };
   [[nodiscard]] appended append(std::uint64_t id, cudaGraph_t graph, reclaimable& member,
-                                bool is_written, group_order const* group);
+                                bool is_written, group_order const* group, kept_sets const* keeper);
 
   // Registers a set before it is placed on `graph`; open() follows afterwards.
   void add(reference_set& added, std::uint64_t id, cudaGraph_t graph);

@@ -53,6 +53,15 @@ struct slot_functions {
   std::function<T()> make;
   std::function<void(T&, stream_ref)> recycle;
   std::function<void(T&)> destroy;
+
+  // For a claim that gives the resource to the host at once.
+  void require_no_recycle(char const* call, source_location where) const {
+    if (!recycle) return;
+    throw usage_error(
+        usage_error(call, "`recycle` enqueues work, which would use the resource beside the host",
+                    "make the pool without `recycle`, and prepare the resource after the claim"),
+        where);
+  }
 };
 
 // A resource with a size in bytes, as device_block.
@@ -98,6 +107,13 @@ class resource_of final : public resource_base {
   slot_functions<T> const& functions_;  // the pool's, which outlives its slots
 };
 
+// What a claim promises beside the order of its stream:
+//                earlier GPU work on the slot   another use of it in its capture, or group
+//     in_order   comes first, in the stream     in the order of the graph, or group
+//     kept       the same                       none
+//     for_host   is done                        none
+enum class claim_kind : std::uint8_t { in_order, kept, for_host };
+
 struct claim_request {
   char const* call;  // the public function, for errors
   stream_ref stream;
@@ -106,6 +122,7 @@ struct claim_request {
   // then it throws pool_exhausted.
   std::optional<std::chrono::nanoseconds> host_wait_max = {};
   std::size_t bytes = 0;  // of a scratch_pool
+  claim_kind kind = claim_kind::in_order;
 };
 
 // A lease's claim. Empty without a slot.
@@ -194,7 +211,7 @@ class ESCROW_API claimer_slots {
   // As slot_pool::claim.
   [[nodiscard]] claimed_slot claim(char const* call, source_location where,
                                    std::optional<std::chrono::nanoseconds> host_wait_max = {},
-                                   std::size_t bytes = 0);
+                                   std::size_t bytes = 0, claim_kind kind = claim_kind::in_order);
   void flush(char const* call, source_location where);
   // Throws usage_error after a move, or on another thread for cudaStreamPerThread.
   [[nodiscard]] slot_pool& require_pool(char const* call) const;

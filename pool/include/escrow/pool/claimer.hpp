@@ -51,7 +51,24 @@ class claimer {
     return leased;
   }
 
-  // The same, but returns nothing instead of waiting or throwing pool_exhausted.
+  // As resource_pool::claim_for_host. Its release records an event, so that the next one can ask.
+  [[nodiscard]] lease<T> claim_for_host(source_location where = source_location::current()) {
+    constexpr char const* call = "claimer::claim_for_host";
+    return lease<T>([&] {
+      functions_->require_no_recycle(call, where);
+      return slots_.claim(call, where, {}, 0, claim_kind::for_host);
+    });
+  }
+
+  // As resource_pool::claim_kept.
+  [[nodiscard]] lease<T> claim_kept(source_location where = source_location::current()) {
+    lease<T> leased(
+        [&] { return slots_.claim("claimer::claim_kept", where, {}, 0, claim_kind::kept); });
+    leased.recycle(*functions_);
+    return leased;
+  }
+
+  // As claim(), but returns nothing instead of waiting or throwing pool_exhausted.
   [[nodiscard]] std::optional<lease<T>> try_claim(
       source_location where = source_location::current()) {
     lease<T> leased(

@@ -24,10 +24,12 @@ struct ESCROW_API memory_source {
   std::function<cudaError_t(void** address, std::size_t bytes)> allocate;
   std::function<cudaError_t(void* address)> free;
   char const* name = "memory_source::allocate";  // what failed, in errors: a string literal
+  // The host writes the blocks: a pool's claims then are those of scratch_pool::claim_for_host.
+  bool is_host_written = false;
 
   [[nodiscard]] static memory_source device();  // cudaMalloc
-  // Pinned host memory, which kernels, copies and the host may use: staging buffers that a graph
-  // reads at each launch. Source: cudaMallocHost.
+  // Pinned host memory, which kernels, copies and the host may use, for staging: the host writes a
+  // block from its claim on, then enqueues a copy, then releases it. Source: cudaMallocHost.
   [[nodiscard]] static memory_source pinned_host();
   // Each block is allocated on a stream of its own, which is then synchronized: that may wait for
   // frees in `pool` by others. Freed memory goes back to `pool`, which keeps it up to its release

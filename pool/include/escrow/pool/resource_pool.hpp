@@ -34,8 +34,8 @@ struct pool_options {
   int device = -1;
   // How long claim() may block the host when all resources are out. Zero: it throws at once.
   std::chrono::nanoseconds host_wait_max{0};
-  // How long claim() in a capture may block the host until eager work on free resources is done: a
-  // capture cannot wait for it in the stream.
+  // How long a claim in a capture, or for the host, may block the host until eager work on free
+  // resources is done: neither can wait for it in the stream.
   std::chrono::nanoseconds capture_wait_max = std::chrono::seconds(10);
   std::string label = "pool";  // in errors and reports
   // Notes for each lease the claim's source line and time, which holders(), close_for(), describe()
@@ -55,6 +55,16 @@ struct pool_options {
   // undefined behaviour. A deleter that destroys the pool leaks what has no event then.
   // cudaStreamPerThread is treated as without this.
   bool streams_outlive_pool = false;
+  // The host writes the resources, as pinned staging buffers: every claim is a claim_for_host(). A
+  // scratch_pool also takes it from memory_source::is_host_written.
+  bool host_ordered = false;
+  // What captures claim stays until close_for(), not only as long as its graph, so that neither the
+  // graph nor an exec has a user object, which would slow each launch: for libraries whose users
+  // instantiate graphs by plain CUDA. Within one capture slots are reused as ever. close_for() then
+  // says that no exec of these graphs is launched any more, and that all launches but those of
+  // graph_exec have ended: no call can find that out. A pool that ends without it leaks and counts
+  // these slots (deleter_stats::leaked), since execs may live, and reports a usage_error.
+  bool held_until_closed = false;
   // For debugging: claims and releases of claimers throw usage_error if their stream was destroyed
   // and another one has its handle, which they would use otherwise. If none has, CUDA crashes in
   // any call with the handle (measured, driver 580); the simulated runtime reports both.
@@ -156,7 +166,8 @@ class resource_pool {
   // Called on the worker before T's destructor, after the GPU work on the resource. Must not throw.
   using destroy_function = std::function<void(T&)>;
 
-  // Throws cuda_error if `options.device` does not name a device, usage_error if `make` is empty.
+  // Throws cuda_error if `options.device` does not name a device, usage_error if `make` is empty,
+  // or if there is a `recycle` with options.host_ordered: see claim_for_host().
   resource_pool(pool_options const& options, make_function make, recycle_function recycle = {},
                 destroy_function destroy = {}, source_location where = source_location::current()) {
     if (!make) {
@@ -168,6 +179,7 @@ class resource_pool {
     auto const functions = std::make_shared<slot_functions<T> const>(
         slot_functions<T>{std::move(make), std::move(recycle), std::move(destroy)});
     functions_ = functions.get();
+    if (options.host_ordered) functions->require_no_recycle(creating, where);
     auto make_one = [functions](size_class const&) {
       return std::make_unique<resource_of<T>>(*functions, functions->make);
     };
@@ -185,7 +197,38 @@ class resource_pool {
     return leased;
   }
 
-  // The same, but returns nothing instead of waiting or throwing pool_exhausted.
+  // The same, for a resource that the host writes or reads at once: no GPU work uses it any more.
+  // It is one whose work is done, or a new one; if all are busy, the call blocks the host until one
+  // is done, for at most options.capture_wait_max. In a capture no other claim and no other graph
+  // gets the resource, and the host's order ends with the first launch: wait for a launch before
+  // you write what it reads. Throws usage_error if the pool has a `recycle`, whose work would use
+  // the resource beside the host.
+  [[nodiscard]] lease<T> claim_for_host(stream_ref stream,
+                                        source_location where = source_location::current()) {
+    constexpr char const* call = "resource_pool::claim_for_host";
+    return lease<T>([&] {
+      functions_->require_no_recycle(call, where);
+      return slots_->claim(
+          {.call = call, .stream = stream, .where = where, .kind = claim_kind::for_host});
+    });
+  }
+
+  // The same as claim(), for what must stay after its capture, as a graph's output: no other claim
+  // of the capture, and no other graph of its sharing group, captured earlier or later, gets the
+  // resource while its graph exists. Outside of captures it is claim().
+  [[nodiscard]] lease<T> claim_kept(stream_ref stream,
+                                    source_location where = source_location::current()) {
+    lease<T> leased([&] {
+      return slots_->claim({.call = "resource_pool::claim_kept",
+                            .stream = stream,
+                            .where = where,
+                            .kind = claim_kind::kept});
+    });
+    leased.recycle(*functions_);
+    return leased;
+  }
+
+  // As claim(), but returns nothing instead of waiting or throwing pool_exhausted.
   [[nodiscard]] std::optional<lease<T>> try_claim(
       stream_ref stream, source_location where = source_location::current()) {
     return try_claim_as("resource_pool::try_claim", stream, std::chrono::nanoseconds(0), where);
@@ -205,8 +248,9 @@ class resource_pool {
     return {claimer_slots("resource_pool::on", *slots_, stream, where), *functions_};
   }
 
-  // Refuses claims from now on, destroys free slots, and waits at most `timeout` for the others.
-  // Returns the holders of what is left; empty: every slot returned. Any thread.
+  // Refuses claims from now on, destroys free slots, and waits at most `timeout` for the others,
+  // for those of launches by graph_exec, too; see also pool_options::held_until_closed. Returns the
+  // holders of what is left; empty: every slot returned. Any thread.
   [[nodiscard]] std::vector<holder> close_for(std::chrono::nanoseconds timeout) {
     return slots_->close_for(timeout);
   }

@@ -120,6 +120,31 @@ class ESCROW_API scratch_pool {
     return {claim(stream, bytes, where), count};
   }
 
+  // The same for memory that the host writes or reads at once, as resource_pool::claim_for_host.
+  // All claims are so if the source's memory `is_host_written`, as memory_source::pinned_host().
+  // Any thread.
+  [[nodiscard]] lease<device_block> claim_for_host(
+      stream_ref stream, std::size_t bytes, source_location where = source_location::current());
+  template <class T>
+  [[nodiscard]] buffer_lease<T> claim_for_host(stream_ref stream, std::size_t count,
+                                               source_location where = source_location::current()) {
+    static_assert(std::is_trivially_copyable_v<T>, "memory is written bytewise");
+    std::size_t const bytes =
+        detail::bytes_of("scratch_pool::claim_for_host", count, sizeof(T), where);
+    return {claim_for_host(stream, bytes, where), count};
+  }
+
+  // The same for memory that stays after its capture, as resource_pool::claim_kept. Any thread.
+  [[nodiscard]] lease<device_block> claim_kept(stream_ref stream, std::size_t bytes,
+                                               source_location where = source_location::current());
+  template <class T>
+  [[nodiscard]] buffer_lease<T> claim_kept(stream_ref stream, std::size_t count,
+                                           source_location where = source_location::current()) {
+    static_assert(std::is_trivially_copyable_v<T>, "device memory is copied bytewise");
+    std::size_t const bytes = detail::bytes_of("scratch_pool::claim_kept", count, sizeof(T), where);
+    return {claim_kept(stream, bytes, where), count};
+  }
+
   // A claimer of this pool for `stream`: see resource_pool::on. Any thread.
   [[nodiscard]] scratch_claimer on(stream_ref stream,
                                    source_location where = source_location::current());
@@ -154,6 +179,8 @@ class ESCROW_API scratch_pool {
   using owned_slots = std::unique_ptr<slot_pool, slot_pool::leave_pool>;
   static owned_slots make_slots(pool_options const& options, scratch_policy const& policy,
                                 source_location where);
+  [[nodiscard]] lease<device_block> claim_as(char const* call, claim_kind kind, stream_ref stream,
+                                             std::size_t bytes, source_location where);
 
   owned_slots slots_;
 };
@@ -174,6 +201,30 @@ class ESCROW_API scratch_claimer {
     return {claim(bytes, where), count};
   }
 
+  // As scratch_pool::claim_for_host. Its release records an event, so that the next one can ask.
+  [[nodiscard]] lease<device_block> claim_for_host(
+      std::size_t bytes, source_location where = source_location::current());
+  template <class T>
+  [[nodiscard]] buffer_lease<T> claim_for_host(std::size_t count,
+                                               source_location where = source_location::current()) {
+    static_assert(std::is_trivially_copyable_v<T>, "memory is written bytewise");
+    std::size_t const bytes =
+        detail::bytes_of("scratch_claimer::claim_for_host", count, sizeof(T), where);
+    return {claim_for_host(bytes, where), count};
+  }
+
+  // As scratch_pool::claim_kept.
+  [[nodiscard]] lease<device_block> claim_kept(std::size_t bytes,
+                                               source_location where = source_location::current());
+  template <class T>
+  [[nodiscard]] buffer_lease<T> claim_kept(std::size_t count,
+                                           source_location where = source_location::current()) {
+    static_assert(std::is_trivially_copyable_v<T>, "device memory is copied bytewise");
+    std::size_t const bytes =
+        detail::bytes_of("scratch_claimer::claim_kept", count, sizeof(T), where);
+    return {claim_kept(bytes, where), count};
+  }
+
   // As claimer::flush, for all sizes.
   void flush(source_location where = source_location::current());
 
@@ -182,6 +233,8 @@ class ESCROW_API scratch_claimer {
 
   scratch_claimer(slot_pool& pool, stream_ref stream, source_location where);
   [[nodiscard]] claimer_slots& of(char const* call, std::size_t bytes, source_location where);
+  [[nodiscard]] lease<device_block> claim_as(char const* call, claim_kind kind, std::size_t bytes,
+                                             source_location where);
 
   cudaStream_t stream_;
   std::unordered_map<std::size_t, claimer_slots> sizes_;  // by size; empty if moved from

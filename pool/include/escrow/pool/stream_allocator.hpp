@@ -42,11 +42,20 @@ class ESCROW_API stream_allocator {
     pin_this_module();  // the worker calls the source's `free`
   }
 
-  // Memory of at least `bytes` bytes, not initialized, for use in `stream`'s order. `alignment` is
-  // a power of two. Never null, also for no bytes.
+  // Memory of at least `bytes` bytes, not initialized, for use in `stream`'s order; if the source's
+  // memory `is_host_written`, as allocate_for_host(). `alignment` is a power of two. Never null,
+  // also for no bytes.
   [[nodiscard]] void* allocate(stream_ref stream, std::size_t bytes,
                                std::size_t alignment = default_alignment,
                                source_location where = source_location::current());
+  // The same for memory that the host writes or reads at once, as resource_pool::claim_for_host,
+  // and for memory that stays after its capture, as resource_pool::claim_kept.
+  [[nodiscard]] void* allocate_for_host(stream_ref stream, std::size_t bytes,
+                                        std::size_t alignment = default_alignment,
+                                        source_location where = source_location::current());
+  [[nodiscard]] void* allocate_kept(stream_ref stream, std::size_t bytes,
+                                    std::size_t alignment = default_alignment,
+                                    source_location where = source_location::current());
   // Memory that any stream may use at once: waits on the host for work that used it before.
   [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment = default_alignment,
                                source_location where = source_location::current());
