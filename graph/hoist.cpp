@@ -278,8 +278,7 @@ void hoisted::release_at_end(stream_ref stream, source_location where) {
 
 void hoisted::release(source_location where) {
   constexpr char const* call = "hoisted::release";
-  state& mine =
-      detail::called_at(call, where, [&]() -> state& { return require_outside(call); });
+  state& mine = detail::called_at(call, where, [&]() -> state& { return require_outside(call); });
   if (mine.launched != nullptr) {
     {
       launch_lock const lock(mine.orders);
