@@ -46,9 +46,8 @@ bool run(escrow::scratch_pool& scratch, cudaStream_t first, cudaStream_t second)
 
   for (int i = 0; i < 1000; ++i) {
     execs[static_cast<std::size_t>(i) % execs.size()].launch(i % 2 == 0 ? first : second);
-    held.enter(second);  // waits, on the stream, for the launch before
-    check(cudaGraphLaunch(exec, second), "cudaGraphLaunch");
-    held.leave(second);  // the next launch waits for this one
+    // Waits, on the stream, for the launch before; the next launch waits for this one.
+    held.launch(second, [&] { return cudaGraphLaunch(exec, second); });
   }
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   check(cudaGraphExecDestroy(exec), "cudaGraphExecDestroy");

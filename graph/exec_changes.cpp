@@ -57,9 +57,9 @@ void require_updated(std::string const& refused, char const* call, char const* a
 }  // namespace
 
 void graph_exec::state::require_known_end(char const* call) const {
-  if (now_.end == nullptr || now_.end->failure == cudaSuccess) return;
-  throw cuda_error(now_.end->failure, call, source_location::current(),
-                   "the end of the last launch is not known: launch the exec again before");
+  if (now_.end == nullptr || now_.end->state != end_state::unknown) return;
+  refuse_unknown(call, *now_.end,
+                 "the end of the last launch is not known: launch the exec again before");
 }
 
 graph_exec::state::holding graph_exec::state::holding_of(reference_sets const& sets) const {
@@ -118,7 +118,8 @@ void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
   std::shared_ptr<graph_core> const source = source_.lock();
   if (auto const added = hand_on(std::move(payload), source->device())) {
     retired_object* const owner = added.get();
-    sets.push_back(source->set_of({&owner, 1}));
+    // In an order of its own: other execs of the graph do not have the owner.
+    sets.push_back(source->set_of({&owner, 1}, nullptr));
     of_nodes.emplace(node, sets.back().get());
   }
   holding next = holding_of(sets);

@@ -64,7 +64,7 @@ void graph_exec::state::launch(stream_ref stream, char const* call, std::uint64_
     return check_launch(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
   }
   launch_lock const lock(call, now_.orders);
-  std::uint64_t const asked = now_.orders.wait_for_last(call, stream, now_.end.get(), true);
+  std::uint64_t const asked = now_.orders.wait_for_last(call, stream, now_.end.get());
   check_launch(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
   if (id != 0 && !is_conditional_ && now_.orders.put_off_end(id, now_.end)) return;
   if (is_conditional_ && last_launch_ != now_.end) last_launch_ = now_.end;
@@ -82,6 +82,7 @@ void graph_exec::state::give_up_due_end(std::exception const& why) noexcept {
   leak(std::move(now_.held));
   launch_lock const lock(now_.orders);
   if (now_.end->failure == cudaSuccess) now_.end->failure = cudaErrorUnknown;
+  now_.end->state = end_state::unknown;
 }
 
 void graph_exec::state::upload(stream_ref stream) {
@@ -98,7 +99,7 @@ void graph_exec::state::upload(stream_ref stream) {
 // too.
 void graph_exec::state::wait_until_idle() const noexcept {
   for (launch_end const* const end : {last_launch_.get(), last_upload_.get()}) {
-    if (end == nullptr || !end->is_recorded) continue;
+    if (end == nullptr || end->state != end_state::recorded) continue;
     retry_cleanup_relaxed([end] { return cudaEventSynchronize(end->ready.get()); });
   }
 }

@@ -49,7 +49,9 @@ class ESCROW_LOCAL graph_exec::state {
   void update(graph_ref source, std::vector<cudaGraph_t> const& bodies);
 
   // For a stream_launcher. Whether the last launches were not recorded.
-  [[nodiscard]] bool is_end_due() const noexcept { return now_.end != nullptr && now_.end->is_due; }
+  [[nodiscard]] bool is_end_due() const noexcept {
+    return now_.end != nullptr && now_.end->state == end_state::due;
+  }
   // Records them on their stream, which must not be capturing. Throws cuda_error if it can neither
   // record nor wait; then they stay due.
   void record_due_end(stream_ref stream);

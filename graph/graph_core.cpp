@@ -67,8 +67,9 @@ void graph_core::forget_payloads() noexcept {
   placed_.clear();
 }
 
-ref<reference_set> graph_core::set_of(std::span<retired_object* const> owners) {
-  ref<reference_set> made = reference_set::make(keeper(), device_, order_);
+ref<reference_set> graph_core::set_of(std::span<retired_object* const> owners,
+                                      std::shared_ptr<launch_order> order) {
+  ref<reference_set> made = reference_set::make(keeper(), device_, std::move(order));
   made->reserve(owners.size());
   for (retired_object* const each : owners) {
     made->append(ref<reclaimable>(*each), each->is_written());
@@ -78,7 +79,7 @@ ref<reference_set> graph_core::set_of(std::span<retired_object* const> owners) {
 
 reference_set& graph_core::place(std::span<retired_object* const> owners) {
   placed_.reserve(placed_.size() + 1);
-  ref<reference_set> made = set_of(owners);
+  ref<reference_set> made = set_of(owners, order_);
   made->place(native_, 0, false);
   return *placed_.emplace_back(std::move(made));
 }

@@ -61,9 +61,10 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   void set(cudaGraphNode_t changed, cudaGraphNodeParams& params, retired_object::loan payload);
   void destroy(cudaGraphNode_t doomed);
 
-  // A set of these owners, for the graph or its exec: execs with such sets are serialized if they
-  // may write an owner. Throws std::bad_alloc.
-  [[nodiscard]] ref<reference_set> set_of(std::span<retired_object* const> owners);
+  // A set of these owners, for the graph or one exec: execs with sets of one order are serialized
+  // if they may write an owner. `order`: null: a new one. Throws std::bad_alloc.
+  [[nodiscard]] ref<reference_set> set_of(std::span<retired_object* const> owners,
+                                          std::shared_ptr<launch_order> order);
   // Takes the payloads of the graph that this is a clone of. Throws cuda_error, std::bad_alloc.
   void copy_payloads(graph_core& original);
 

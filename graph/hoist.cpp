@@ -1,6 +1,7 @@
 // Transfers references to a caller that launches by itself.
 #include "escrow/graph/hoist.hpp"
 
+#include <cstdint>
 #include <exception>
 #include <new>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "escrow/internal/own_stream.hpp"
 #include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/reference_set.hpp"
+#include "escrow/internal/retry_cleanup.hpp"
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
 #include "launch_orders.hpp"
@@ -42,23 +44,109 @@ void require_no_capture(char const* call, stream_ref stream) {
 
 class ESCROW_LOCAL hoisted::state {
  public:
+  state(deferred_releases taken, bool has_all) : held(std::move(taken)), is_bare(has_all) {}
+
+  void enter(char const* call, stream_ref stream, std::chrono::nanoseconds wait_max);
+  void leave(char const* call);  // ends the turn also if it throws
+  void leave_or_report(char const* call) noexcept;
+  // The end of the last turn is known from now on, or this throws. `stream`: null: none is given.
+  void require_known_end(char const* call, stream_ref const* stream);
+
   deferred_releases held;
   bool is_bare;
   std::optional<stream_ref> at_end = std::nullopt;  // see release_at_end()
   std::shared_ptr<launch_end> end = nullptr;        // of `at_end`; made in advance
 
-  // From the first enter() on.
+  // From the first turn on.
   launch_orders orders = {};
-  std::shared_ptr<launch_end> launched = nullptr;    // the end of the last launch
-  std::optional<stream_ref> entered = std::nullopt;  // between enter() and leave()
+  std::shared_ptr<launch_end> launched = nullptr;  // the end of the last turn
+  deferred_releases of_turns = {};                 // what is held, until that end
 
-  // Others refuse to launch, as the end of the last launch is not known.
-  [[nodiscard]] bool is_end_unknown() const noexcept {
-    return launched != nullptr && launched->failure != cudaSuccess;
-  }
+  struct turn {
+    stream_ref stream;
+    std::uint64_t id;  // the stream's
+  };
+  std::optional<turn> now = std::nullopt;  // from enter() to leave()
+
+ private:
+  [[nodiscard]] deferred_releases held_again() const;
+  void keep_last(char const* call, std::uint64_t id);
 };
 
-hoisted::hoisted(std::unique_ptr<state> taken) noexcept : state_(std::move(taken)) {}
+deferred_releases hoisted::state::held_again() const {
+  deferred_releases again;
+  for (auto const& each : held) again.emplace_back(*each.set);
+  return again;
+}
+
+void hoisted::state::enter(char const* call, stream_ref stream, std::chrono::nanoseconds wait_max) {
+  if (now) {
+    throw usage_error(call, "it is inside its own launch()", "launch after that call has returned");
+  }
+  require_no_capture(call, stream);
+  if (launched == nullptr) {
+    auto made = std::make_shared<launch_end>(current_device());
+    deferred_releases again = held_again();
+    orders = launch_orders(held);
+    of_turns = std::move(again);
+    launched = std::move(made);
+    graph_registry::global().note_ordered(held);
+  }
+  launch_lock const lock(call, orders, wait_max);
+  // Also for its own last launch: there may be several execs.
+  std::uint64_t id = orders.wait_for_last(call, stream, nullptr);
+  if (id == 0) id = stream_id(stream);
+  if (orders.is_empty()) keep_last(call, id);
+  orders.enter();
+  now = {stream, id};
+}
+
+// Nothing orders this turn behind the last one, if that was on another stream: what is held waits
+// for each of them.
+void hoisted::state::keep_last(char const* call, std::uint64_t id) {
+  if (launched->state == end_state::none || launched->stream == id) return;
+  require_known_end(call, nullptr);
+  auto made = std::make_shared<launch_end>(current_device());
+  deferred_releases again = held_again();
+  drop_after(std::exchange(of_turns, std::move(again)), std::exchange(launched, std::move(made)));
+}
+
+void hoisted::state::leave(char const* call) {
+  auto const [stream, id] = *std::exchange(now, std::nullopt);
+  launch_lock const lock(orders);
+  orders.leave();
+  capture_info info;
+  auto const ask = [&, on = stream.get()] { return detail::query_capture(on, info, nullptr); };
+  cudaError_t const status = retry_cleanup(ask);
+  bool const is_known = status == cudaSuccess || is_sticky(status);
+  if (is_known && info.is_none()) return orders.note_launch(stream, launched, id);
+  orders.lose_launch(is_known ? cudaErrorStreamCaptureUnsupported : status, launched, id);
+  if (!is_known) check(status, "cudaStreamGetCaptureInfo");
+  throw usage_error(call, "`stream` is being captured at its end",
+                    "end a capture where it was begun, and launch on `stream` again");
+}
+
+void hoisted::state::leave_or_report(char const* call) noexcept {
+  try {
+    if (now) leave(call);
+  } catch (std::exception const& error) {
+    report(held, error);
+  }
+}
+
+void hoisted::state::require_known_end(char const* call, stream_ref const* stream) {
+  if (launched == nullptr || launched->state != end_state::unknown) return;
+  if (stream == nullptr || stream_id(*stream) != launched->stream) {
+    refuse_unknown(call, *launched,
+                   "the end of the last launch() is not known: launch on that stream again before, "
+                   "or call release() once nothing runs");
+  }
+  launch_lock const lock(orders);  // others may wait for that end
+  cudaError_t const status = record_end(*launched, *stream);
+  if (launched->state == end_state::unknown) check(status, "cudaEventRecord");
+}
+
+hoisted::hoisted(std::shared_ptr<state> taken) noexcept : state_(std::move(taken)) {}
 
 hoisted::hoisted(hoisted&& other) noexcept = default;
 
@@ -70,25 +158,30 @@ hoisted& hoisted::operator=(hoisted&& other) noexcept {
 
 hoisted::~hoisted() {
   if (state_ == nullptr) return;
-  if (state_->entered) leave_at_end();
-  for (int tries_left = 3; state_->at_end && tries_left != 0; --tries_left) {
+  constexpr char const* call = "hoisted::~hoisted";
+  state& mine = *state_;
+  if (mine.now) {
+    report_misuse(mine.held, "it ended inside its own launch()", "end it after that call");
+    mine.leave_or_report(call);
+  }
+  for (int tries_left = 3; mine.at_end && tries_left != 0; --tries_left) {
     try {
-      require_no_capture("hoisted::~hoisted", *state_->at_end);
-      record_and_release(*state_->at_end);
+      require_no_capture(call, *mine.at_end);
+      record_and_release(call, *mine.at_end);
       return;
     } catch (std::exception const& failed) {
-      if (tries_left == 1) report(state_->held, failed);
+      if (tries_left == 1) report(mine.held, failed);
     }
   }
-  if (!state_->at_end) {
-    report_misuse(state_->held, "it ended with references that were not released",
+  if (!mine.at_end) {
+    report_misuse(mine.held, "it ended with references that were not released",
                   "call release_after(), release_at_end() or release()");
   }
-  leak(std::move(state_->held));
+  leak(std::move(mine.held));
 }
 
 hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies, source_location where) {
-  std::unique_ptr<hoisted::state> taken;
+  std::shared_ptr<hoisted::state> taken;
   detail::called_at("hoist", where, [&] {
     relaxed_capture_scope const relaxed;
     graph_survey const survey = survey_of("hoist", source.get(), source.core(), bodies);
@@ -97,76 +190,63 @@ hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies, source_l
       throw usage_error("hoist", "the graph was hoisted before, and holds nothing new since",
                         "keep the first `hoisted` for all that is created from the graph");
     }
-    taken.reset(new hoisted::state{hold_all(off.sets()), !survey.lacks_bodies});
+    taken = std::make_shared<hoisted::state>(hold_all(off.sets()), !survey.lacks_bodies);
     off.keep_off(source.core());
   });
   return hoisted(std::move(taken));
 }
 
+void hoisted::run_launch(stream_ref stream, cudaError_t (*run)(void const*), void const* argument,
+                         std::chrono::nanoseconds wait_max, source_location where) {
+  constexpr char const* call = "hoisted::launch";
+  detail::called_at(call, where, [&] { require(call).enter(call, stream, wait_max); });
+  std::shared_ptr<state> const mine = state_;  // this may be moved or destroyed meanwhile
+  cudaError_t status = cudaSuccess;
+  try {
+    status = run(argument);
+  } catch (...) {
+    mine->leave_or_report(call);
+    throw;
+  }
+  if (status != cudaSuccess) mine->leave_or_report(call);
+  check(status, "hoisted::launch: `call`", where);
+  detail::called_at(call, where, [&] {
+    if (mine->now) mine->leave(call);
+  });
+}
+
 void hoisted::enter(stream_ref stream, std::chrono::nanoseconds wait_max) {
   constexpr char const* call = "hoisted::enter";
-  state& mine = require_left(call);
-  require_no_capture(call, stream);
-  if (mine.launched == nullptr) {
-    auto end = std::make_shared<launch_end>(current_device());
-    mine.orders = launch_orders(mine.held);
-    mine.launched = std::move(end);
-    graph_registry::global().note_ordered(mine.held);
-  }
-  launch_lock const lock(call, mine.orders, wait_max);
-  // Also for its own last launch: there may be several execs.
-  static_cast<void>(mine.orders.wait_for_last(call, stream, mine.launched.get(), false));
-  mine.orders.enter(mine.launched);
-  mine.entered = stream;
+  require(call).enter(call, stream, wait_max);
 }
 
-void hoisted::leave(stream_ref stream) {
+void hoisted::leave() {
   constexpr char const* call = "hoisted::leave";
   state& mine = require(call);
-  if (!mine.entered) throw usage_error(call, "enter() was not called", "call enter() before");
-  require_no_capture(call, stream);
-  launch_lock const lock(mine.orders);
-  mine.entered.reset();
-  mine.orders.leave();
-  mine.orders.note_launch(stream, mine.launched, 0);
-}
-
-void hoisted::leave_at_end() noexcept {
-  state& mine = *state_;
-  report_misuse(mine.held, "it ended between enter() and leave()",
-                "call leave(), also if the launch fails");
-  try {
-    leave(*mine.entered);
-  } catch (std::exception const& error) {
-    report(mine.held, error);
-    if (!mine.entered) return;
-    launch_lock const lock(mine.orders);
-    mine.orders.leave();
-  }
+  if (!mine.now) throw usage_error(call, "enter() was not called", "call enter() before");
+  require_no_capture(call, mine.now->stream);
+  mine.leave(call);
 }
 
 void hoisted::release_after(stream_ref stream, source_location where) {
   constexpr char const* call = "hoisted::release_after";
   detail::called_at(call, where, [&] {
-    static_cast<void>(require_left(call));
+    static_cast<void>(require_outside(call));
     require_no_capture(call, stream);
-    record_and_release(stream);
+    record_and_release(call, stream);
   });
 }
 
-void hoisted::record_and_release(stream_ref stream) {
+void hoisted::record_and_release(char const* call, stream_ref stream) {
   state& mine = *state_;
+  mine.require_known_end(call, &stream);
   if (!mine.held.empty()) {
-    auto const end = mine.is_end_unknown() ? mine.launched
-                     : mine.end != nullptr ? mine.end
-                                           : std::make_shared<launch_end>(device_of(stream));
-    cudaError_t const status = [&] {
-      std::optional<launch_lock> lock;  // others may wait for that end
-      if (end == mine.launched) lock.emplace(mine.orders);
-      return record_end(*end, stream);
-    }();
-    if (end->failure != cudaSuccess) check(status, "cudaEventRecord");
+    auto const end =
+        mine.end != nullptr ? mine.end : std::make_shared<launch_end>(device_of(stream));
+    cudaError_t const status = record_end(*end, stream);
+    if (end->state == end_state::unknown) check(status, "cudaEventRecord");
     drop_after(std::move(mine.held), end);
+    if (mine.launched != nullptr) drop_after(std::move(mine.of_turns), mine.launched);
   }
   state_.reset();
 }
@@ -174,7 +254,7 @@ void hoisted::record_and_release(stream_ref stream) {
 void hoisted::release_after(event_ref ready, source_location where) {
   constexpr char const* call = "hoisted::release_after";
   detail::called_at(call, where, [&] {
-    static_cast<void>(require_left(call));
+    require_outside(call).require_known_end(call, nullptr);
     relaxed_capture_scope const relaxed;  // otherwise the query could invalidate a capture
     cudaError_t const status = cudaEventQuery(ready.get());
     bool const is_pending = !succeeded(status) && status == cudaErrorNotReady;
@@ -183,7 +263,7 @@ void hoisted::release_after(event_ref ready, source_location where) {
     // An event of ours behind it, which claims can query as long as they need.
     own_stream const behind;
     ready.wait(behind.get());
-    record_and_release(behind.get());
+    record_and_release(call, behind.get());
   });
 }
 
@@ -197,12 +277,15 @@ void hoisted::release_at_end(stream_ref stream, source_location where) {
 }
 
 void hoisted::release(source_location where) {
-  state& mine = detail::called_at("hoisted::release", where,
-                                  [&]() -> state& { return require_left("hoisted::release"); });
-  if (mine.is_end_unknown()) {
-    launch_lock const lock(mine.orders);
-    mine.launched->failure = cudaSuccess;
-    mine.launched->is_recorded = false;  // nothing runs
+  constexpr char const* call = "hoisted::release";
+  state& mine = detail::called_at(call, where, [&]() -> state& { return require_outside(call); });
+  if (mine.launched != nullptr) {
+    {
+      launch_lock const lock(mine.orders);
+      // Nothing runs, says the caller.
+      if (mine.launched->state == end_state::unknown) mine.launched->state = end_state::none;
+    }
+    drop_after(std::move(mine.of_turns), mine.launched);
   }
   state_.reset();  // the references are dropped
 }
@@ -215,10 +298,10 @@ resource_usage hoisted::held() const {
   return state_ == nullptr ? resource_usage{} : resource_usage_of(state_->held);
 }
 
-hoisted::state& hoisted::require_left(char const* call) const {
+hoisted::state& hoisted::require_outside(char const* call) const {
   state& mine = require(call);
-  if (!mine.entered) return mine;
-  throw usage_error(call, "it is between enter() and leave()", "call leave() first");
+  if (!mine.now) return mine;
+  throw usage_error(call, "it is inside its own launch()", "call it after that call has returned");
 }
 
 hoisted::state& hoisted::require(char const* call) const {

@@ -16,12 +16,12 @@ namespace escrow::inline v0_1 {
 namespace {
 
 [[noreturn]] void throw_busy(char const* call, launch_order const& busy, bool is_own) {
-  std::string const what = busy.group == nullptr
-                               ? "a graph that shares something with this one"
-                               : "a graph of group \"" + busy.group->options.label + "\"";
-  throw group_busy(std::string(call) + ": " + (is_own ? "this" : "another") +
-                   " thread is between hoisted::enter() and leave() of " + what +
-                   (is_own ? "; call leave() first" : "; launch later"));
+  std::string const where =
+      " thread is inside hoisted::launch() of " +
+      (busy.group == nullptr ? "a graph that shares something with this one"
+                             : "a graph of group \"" + busy.group->options.label + "\"");
+  if (is_own) throw usage_error(call, "this" + where, "launch after that call has returned");
+  throw group_busy(std::string(call) + ": another" + where + "; launch later");
 }
 
 // No other thread may record on the launcher's stream: it may begin to capture at any time.
@@ -45,22 +45,31 @@ void refuse_capturing(char const* call, stream_ref stream, char const* what, cha
 
 cudaError_t record_end(launch_end& end, stream_ref stream) noexcept {
   record_result const result = record_ready(end.ready, end.device, stream.get());
-  end.is_recorded = result.outcome == record_outcome::recorded;
+  if (result.outcome == record_outcome::recorded) {
+    end.state = end_state::recorded;
+    return cudaSuccess;
+  }
   auto const wait = [stream] { return cudaStreamSynchronize(stream.get()); };
-  // If a device is lost, nothing runs any more.
-  bool const is_unknown =
-      result.outcome == record_outcome::failed && retry_cleanup_relaxed(wait) != cudaSuccess;
-  end.failure = is_unknown ? result.status : cudaSuccess;
-  if (!is_unknown) end.is_due = false;
-  return is_unknown || result.outcome == record_outcome::device_lost ? result.status : cudaSuccess;
+  bool const is_lost = result.outcome == record_outcome::device_lost;
+  if (is_lost || retry_cleanup_relaxed(wait) == cudaSuccess) {
+    end.state = end_state::none;
+    return is_lost ? result.status : cudaSuccess;
+  }
+  if (end.state != end_state::due) end.state = end_state::unknown;
+  end.failure = result.status;
+  return result.status;
+}
+
+void refuse_unknown(char const* call, launch_end const& end, char const* what) {
+  throw cuda_error(end.failure, call, source_location::current(), what);
 }
 
 void drop_after(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept {
   if (held.empty()) return;
-  if (end->failure != cudaSuccess) {
+  if (end->state == end_state::unknown) {
     for (auto const& each : held) each.set->core().report(end->failure, "cudaEventRecord");
     leak(std::move(held));
-  } else if (end->is_recorded) {
+  } else if (end->state == end_state::recorded) {
     release_after(std::move(held), end);
   }
 }
@@ -79,18 +88,13 @@ launch_orders::~launch_orders() {
 }
 
 std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
-                                           launch_end const* own, bool is_same_exec) {
+                                           launch_end const* same_exec) {
   launch_end const* waited_for = nullptr;
   std::uint64_t own_stream = 0;
   for (auto const& each : orders_) {
     launch_end const* const last = each->last.get();
-    if (last == nullptr || last == waited_for) continue;
-    if (last == own && is_same_exec) continue;
-    if (last->failure != cudaSuccess && last != own) {
-      throw cuda_error(last->failure, call, source_location::current(),
-                       "it would come after a launch whose end is not known");
-    }
-    if (!last->is_recorded && !last->is_due) continue;
+    if (last == nullptr || last == waited_for || last == same_exec) continue;
+    if (last->state == end_state::none) continue;
     if (own_stream == 0) {
       // A wait would invalidate a capture, as a launch does.
       refuse_capturing(call, stream, "`stream`",
@@ -99,7 +103,12 @@ std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
     }
     waited_for = last;
     if (last->stream == own_stream) continue;  // ordered by the stream
-    if (last->is_due) refuse_due(call);
+    if (last->state == end_state::due) refuse_due(call);
+    if (last->state == end_state::unknown) {
+      refuse_unknown(call, *last,
+                     "it would come after a launch whose end is not known: launch on the stream of "
+                     "that one before, or that exec again");
+    }
     check(cudaStreamWaitEvent(stream.get(), last->ready.get(), 0), "cudaStreamWaitEvent");
     if (each->group != nullptr) ++each->group->stream_waits;
   }
@@ -117,14 +126,27 @@ void launch_orders::note_launch(stream_ref stream, std::shared_ptr<launch_end> c
     if (id == 0 && succeeded(cudaStreamGetId(stream.get(), &asked))) id = asked;  // else they wait
   }
   own->stream = id;
-  check(record_end(*own, stream), "cudaEventRecord");
+  cudaError_t const status = record_end(*own, stream);
+  if (status != cudaSuccess && own->stream == 0) {
+    unsigned long long asked = 0;  // for those that come to share something with it
+    if (succeeded(cudaStreamGetId(stream.get(), &asked))) own->stream = asked;
+  }
+  check(status, "cudaEventRecord");
+}
+
+void launch_orders::lose_launch(cudaError_t why, std::shared_ptr<launch_end> const& own,
+                                std::uint64_t id) noexcept {
+  make_last(own);
+  own->state = end_state::unknown;
+  own->failure = why;
+  own->stream = id;
 }
 
 bool launch_orders::put_off_end(std::uint64_t id, std::shared_ptr<launch_end> const& own) noexcept {
   if (is_shared()) return false;
   make_last(own);
   own->stream = id;
-  own->is_due = true;
+  own->state = end_state::due;
   return true;
 }
 
@@ -141,10 +163,7 @@ void launch_orders::make_last(std::shared_ptr<launch_end> const& own) noexcept {
   }
 }
 
-void launch_orders::enter(std::shared_ptr<launch_end> const& own) noexcept {
-  make_last(own);
-  own->failure = cudaErrorUnknown;  // until it is recorded
-  own->stream = 0;                  // perhaps on another stream than the last turn
+void launch_orders::enter() noexcept {
   for (auto const& each : orders_) each->entered = std::this_thread::get_id();
 }
 

@@ -14,8 +14,8 @@
 
 namespace escrow::inline v0_1 {
 
-// How long a launch waits for another thread's hoisted::leave().
-inline constexpr std::chrono::nanoseconds enter_wait_max = std::chrono::seconds(10);
+// How long a launch waits while another thread is inside hoisted::launch().
+inline constexpr std::chrono::nanoseconds turn_wait_max = std::chrono::seconds(10);
 
 // Throws usage_error if `stream`, which is `what` in the text, is capturing, and as
 // usable_capture_of(). A lost device reports no captures, and what follows will know.
@@ -35,25 +35,28 @@ class launch_orders {
 
   // The rest is for the holder of a launch_lock. `call` is the public function, for errors.
 
-  // Makes `stream` wait for the last launches, but for the one whose end is `own` only if not
-  // `is_same_exec`, whose launches CUDA orders. Throws cuda_error, and usage_error for a capturing
-  // stream if it would have to wait, and if an end is due. Returns the stream's id, if that was
-  // needed; else 0.
-  std::uint64_t wait_for_last(char const* call, stream_ref stream, launch_end const* own,
-                              bool is_same_exec);
+  // Makes `stream` wait for the last launches, but for the one whose end is `same_exec`: see
+  // end_state. Throws cuda_error, and usage_error for a capturing stream if it would have to wait,
+  // and if an end is due. Returns the stream's id, if that was needed; else 0.
+  std::uint64_t wait_for_last(char const* call, stream_ref stream, launch_end const* same_exec);
   // Something was launched on `stream`: records its end, `own`, for the others: record_end().
   // Throws cuda_error. `id`: the stream's, or 0.
   void note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own, std::uint64_t id);
+  // The same, if it is known already that its end will not be.
+  void lose_launch(cudaError_t why, std::shared_ptr<launch_end> const& own,
+                   std::uint64_t id) noexcept;
 
   // The same without a record: the stream with that id, not 0, orders later launches on it, and
   // others refuse to launch until `own` is recorded. Returns false, and has done nothing, if there
   // are other execs, or one of the orders is a sharing group's.
   [[nodiscard]] bool put_off_end(std::uint64_t id, std::shared_ptr<launch_end> const& own) noexcept;
 
-  // Between enter() and leave(), no launch_lock of these orders succeeds. Afterwards the others
-  // refuse to launch until the end of what was launched, `own`, is recorded.
-  void enter(std::shared_ptr<launch_end> const& own) noexcept;
+  // Between the two, no launch_lock of these orders succeeds.
+  void enter() noexcept;
   void leave() noexcept;
+
+  // Whether nothing is written: then there is no order.
+  [[nodiscard]] bool is_empty() const noexcept { return orders_.empty(); }
 
  private:
   friend class launch_lock;
@@ -67,10 +70,10 @@ class launch_orders {
 // Serializes launches of execs that may write the same resources: locks their orders.
 class launch_lock {
  public:
-  // Throws group_busy if another thread entered one of them and does not leave within `wait_max`,
-  // or if this thread did.
+  // Throws group_busy if another thread entered one of them and does not leave within `wait_max`;
+  // usage_error if this thread did.
   launch_lock(char const* call, launch_orders const& orders,
-              std::chrono::nanoseconds wait_max = enter_wait_max);
+              std::chrono::nanoseconds wait_max = turn_wait_max);
   explicit launch_lock(launch_orders const& orders) noexcept;  // also while one is entered
   launch_lock(launch_lock&&) = delete;
   ~launch_lock() { unlock(); }
@@ -82,13 +85,14 @@ class launch_lock {
   launch_orders const& orders_;
 };
 
-// Records the end of the work on the stream, or waits for it if that fails. If both fail, the end
-// is not known: `failure` says why, and an end that was due stays due. Returns that, or the error
-// of a lost device, where nothing runs any more.
+// Records the end of the work on the stream, or waits for it if that fails: see end_state. Returns
+// why it is not known if both fail, or the error of a lost device, where nothing runs any more.
 cudaError_t record_end(launch_end& end, stream_ref stream) noexcept;
 
-// Drops references after the last launch, whose end is `end`: at once if nothing runs. Leaks and
-// reports them if the end is not known.
+// Throws cuda_error, naming `call`, for what the unknown `end` forbids.
+[[noreturn]] void refuse_unknown(char const* call, launch_end const& end, char const* what);
+
+// Drops references after the last launch, whose end is `end`: see end_state. Leaks are reported.
 void drop_after(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept;
 
 }  // namespace escrow::inline v0_1

@@ -105,15 +105,14 @@ escrow_status escrow_hoist(cudaGraph_t graph, cudaGraph_t const* bodies, size_t 
   });
 }
 
-escrow_status escrow_hoisted_enter(escrow_hoisted* hoisted, cudaStream_t stream,
-                                   uint64_t wait_max_ns) {
+escrow_status escrow_hoisted_launch(escrow_hoisted* hoisted, cudaStream_t stream,
+                                    escrow_launch_call call, void* data, uint64_t wait_max_ns) {
   return run(__func__, [&](c_call by) {
-    by.need(hoisted, "hoisted").held.enter(stream, time_of(wait_max_ns));
+    class hoisted& held = by.need(hoisted, "hoisted").held;
+    auto& launches = by.need(call, "call");
+    held.launch(
+        stream, [&] { return launches(data); }, time_of(wait_max_ns));
   });
-}
-
-escrow_status escrow_hoisted_leave(escrow_hoisted* hoisted, cudaStream_t stream) {
-  return run(__func__, [&](c_call by) { by.need(hoisted, "hoisted").held.leave(stream); });
 }
 
 escrow_status escrow_hoisted_release(escrow_hoisted* hoisted, cudaStream_t stream) {

@@ -13,7 +13,6 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -34,7 +33,6 @@ struct device_memory {
   escrow::scratch_policy policy;
   // Release and acquire: whoever uses it has what its constructor wrote. Never destroyed.
   std::atomic<stream_allocator*> made{nullptr};
-  cudaStream_t releases = nullptr;  // for releases of graphs, which no capture uses
 
   // Guards `spare`; taken after `mutex`. Held across cudaFree: who waits for it has the byte, too.
   std::mutex spare_mutex;
@@ -94,9 +92,7 @@ stream_allocator& allocator_of(int device) {
 struct held_graph {
   escrow::hoisted references;
   int device;
-  bool was_entered = false;
-  // Of a launch that was begun, and whose end is not recorded.
-  std::optional<cudaStream_t> entered = std::nullopt;
+  bool is_open = false;  // a launch was begun, and its end is not known
 };
 
 held_graph& as_held(void* held) {
@@ -104,42 +100,14 @@ held_graph& as_held(void* held) {
   throw escrow::usage_error("escrow_torch", "`held` is null", "hoist the graph first");
 }
 
-cudaStream_t stream_for_releases(int device) {
-  device_memory& its = of_device(device);
-  std::lock_guard const lock(its.mutex);
-  if (its.releases == nullptr) {
-    check(cudaStreamCreateWithFlags(&its.releases, cudaStreamNonBlocking),
-          "cudaStreamCreateWithFlags");
-  }
-  return its.releases;
-}
-
-// After a launch that failed, or whose leave() failed. If its stream is being captured, it stays
-// entered, and what comes next refuses that.
+// After a launch that failed, or whose end is not known. If its stream is being captured, it stays
+// open, and what comes next refuses that.
 void leave_failed(held_graph& its) noexcept {
-  if (!its.entered) return;
+  if (!its.is_open) return;
   try {
-    its.references.leave(*its.entered);
-  } catch (std::exception const&) {  // the end is not known: see release_in_turn()
+    its.references.leave();
+  } catch (std::exception const&) {  // it was left before, and its end is not known
   }
-}
-
-// Releases in a turn of its own, which comes after all its launches. False: there are no turns, the
-// end of a launch is not known, or another graph of the group does not leave, perhaps since this
-// thread launches that.
-bool release_in_turn(held_graph& its) {
-  if (its.entered || its.references.held().slots == 0) return false;
-  cudaStream_t const own = stream_for_releases(its.device);
-  try {
-    its.references.enter(own);
-  } catch (escrow::group_busy const&) {
-    return false;
-  }
-  its.entered = own;
-  its.references.leave(own);
-  its.entered.reset();
-  its.references.release_after(own);
-  return true;
 }
 
 // False: see the header.
@@ -326,18 +294,17 @@ int escrow_torch_enter(void* held, cudaStream_t stream) noexcept {
     device_scope const current(its.device);
     leave_failed(its);
     its.references.enter(stream);
-    its.was_entered = true;
-    its.entered = stream;
+    its.is_open = true;
     return 0;
   });
 }
 
-int escrow_torch_leave(void* held, cudaStream_t stream) noexcept {
+int escrow_torch_leave(void* held) noexcept {
   return or_failed(failed, [&] {
     held_graph& its = as_held(held);
     device_scope const current(its.device);
-    its.references.leave(stream);
-    its.entered.reset();
+    its.references.leave();
+    its.is_open = false;
     return 0;
   });
 }
@@ -347,13 +314,9 @@ int escrow_torch_release(void* held) noexcept {
   return or_failed(failed, [&] {
     held_graph& its = as_held(held);
     device_scope const current(its.device);
-    if (!its.was_entered) {
-      its.references.release();
-    } else if (!release_in_turn(its)) {
-      wait_for(of_device(its.device));
-      leave_failed(its);
-      its.references.release();
-    }
+    if (its.is_open) wait_for(of_device(its.device));
+    leave_failed(its);
+    its.references.release();
     delete &its;
     return 0;
   });

@@ -55,14 +55,12 @@ long long escrow_torch_trim(int device, std::size_t keep_bytes) noexcept;
 // escrow::hoist(): takes what the graph of the current device holds off it, before it is
 // instantiated.
 void* escrow_torch_hoist(cudaGraph_t graph) noexcept;
-// hoisted::enter() and leave(), around each launch on `stream`. If the launch or leave() fails, the
-// graph may be entered again, or released.
+// The two halves of hoisted::launch(), around each launch on `stream`. If the launch or leave
+// fails, the graph may be entered again, or released.
 int escrow_torch_enter(void* held, cudaStream_t stream) noexcept;
-int escrow_torch_leave(void* held, cudaStream_t stream) noexcept;
-// Releases it after the last launch. Waits on the host for all work on the device if nothing orders
-// the graph's launches, since it has no memory of Escrow's, if the end of one is not known, and if
-// another graph of the group is between enter and leave on this thread, or for 10 s on another one.
-// On failure it is still held: try again.
+int escrow_torch_leave(void* held) noexcept;
+// Releases it after its launches. If the end of one is not known, waits on the host for all work on
+// the device. On failure it is still held: try again.
 int escrow_torch_release(void* held) noexcept;
 }
 #pragma GCC visibility pop

@@ -151,15 +151,30 @@ void add_hoists(rows& add) {
     in.in_flight.set(0);
     ++in.expected_runs;
   };
-  step const enter = [](auto& in) { in.handle->enter(in.one); };
-  step const leave = [](auto& in) { in.handle->leave(in.one); };
-  add("enter", runs("hoisted::enter"), {rival, launch_rival, hoist_it}, enter);
-  add("enter again", runs("hoisted::enter"), {rival, hoist_it, enter, leave, launch_rival}, enter);
-  add("leave", runs("hoisted::leave"), {rival, hoist_it, enter, launch_hoisted}, leave);
+  step const instantiate_plainly = [](auto& in) { in.plain_exec = instantiate(in.source->get()); };
+  auto const launch_on = [](owned_stream exec_stage::*stream) -> step {
+    return [=](auto& in) {
+      in.handle->launch(in.*stream, [&] {
+        escrow::check(cudaGraphLaunch(in.plain_exec, in.*stream), "cudaGraphLaunch");
+        in.in_flight.set(0);
+        ++in.expected_runs;
+      });
+    };
+  };
+  step const launch_it = launch_on(&exec_stage::one);
+  step const launch_elsewhere = launch_on(&exec_stage::other);
+  auto const launches = runs("hoisted::launch");
+  add("launch hoisted", launches, {rival, launch_rival, hoist_it, instantiate_plainly}, launch_it);
+  add("launch hoisted again", launches,
+      {rival, hoist_it, instantiate_plainly, launch_it, launch_rival}, launch_it);
+  add("launch hoisted on another stream", launches, {hoist_it, instantiate_plainly, launch_it},
+      launch_elsewhere);
   auto const releases = runs("hoisted::release_after");
   add("hoist", runs("hoist"), {}, hoist_it);
   add("hoist with a rival", runs("hoist"), {rival, launch_rival}, hoist_it);
   add("release after the stream", releases, {hoist_it, launch_hoisted},
+      [](auto& in) { in.handle->release_after(stream_ref(in.one)); });
+  add("release after another stream", releases, {hoist_it, instantiate_plainly, launch_elsewhere},
       [](auto& in) { in.handle->release_after(stream_ref(in.one)); });
   add("release after an event", releases, {hoist_it, launch_hoisted},
       [](auto& in) { in.handle->release_after(event_ref(in.event)); });
@@ -169,7 +184,10 @@ void add_hoists(rows& add) {
         in.handle->release_at_end(in.one);
         in.handle.reset();
       });
-  add("release now", runs("hoisted::release"), {hoist_it}, [](auto& in) { in.handle->release(); });
+  step const release_it = [](auto& in) { in.handle->release(); };
+  add("release now", runs("hoisted::release"), {hoist_it}, release_it);
+  add("release now in flight", runs("hoisted::release"), {hoist_it, instantiate_plainly, launch_it},
+      release_it);
   add("hoisted, what it holds", runs("hoisted::held"), {hoist_it},
       [](auto& in) { EXPECT_EQ(in.handle->held().owners, 1U); });
 }

@@ -35,6 +35,7 @@ class exec_stage : public fault_world {
   std::optional<graph_exec> rival;  // of the same graph
   std::optional<stream_launcher> launcher;
   std::optional<hoisted> handle;
+  owned_exec plain_exec;  // of what was hoisted
   std::optional<exec_set> set;
   std::vector<exec_set::member> members;  // of the set
   std::bitset<4> in_flight;               // the owners that launches use until the flag is raised
@@ -95,17 +96,13 @@ class exec_stage : public fault_world {
     exec.reset();
     rival.reset();
     set.reset();
+    plain_exec.reset();
     if (!handle) return;
-    try {
-      handle->leave(one);
-    } catch (std::exception const&) {
-      // It was left before, or the device is lost.
-    }
     try {
       if (may_wait) handle->release_after(stream_ref(one));
       if (!may_wait) handle->release();
-    } catch (usage_error const&) {
-      // It was released before.
+    } catch (std::exception const&) {
+      // It was released before, or the end of a launch is not known: it leaks.
     }
     handle.reset();
   }

@@ -268,10 +268,18 @@ TEST_F(ErrorTexts, OfEachTypeNameTheCallersLineOnce) {
   graph const copy = source.clone();
   graph_exec exec(copy);
   hoisted held = hoist(source);
-  held.enter(one);
-  text = text_at_line<group_busy>(__LINE__, [&] { exec.launch(two); });
-  EXPECT_EQ(text.find("graph_exec::launch: this thread"), 0U) << text;
-  held.leave(one);
+  hoisted other = hoist(copy);
+  held.launch(one, [&] {
+    text = text_at_line<usage_error>(__LINE__, [&] { exec.launch(two); });
+    EXPECT_EQ(text.find("graph_exec::launch: this thread"), 0U) << text;
+    std::jthread([&] {
+      constexpr std::chrono::nanoseconds at_once(0);
+      auto const nothing = [] {};
+      text = text_at_line<group_busy>(__LINE__, [&] { other.launch(two, nothing, at_once); });
+      EXPECT_EQ(text.find("hoisted::launch: another thread"), 0U) << text;
+    }).join();
+  });
+  other.release();
   held.release_after(one);
 
   // What one of these functions calls of Escrow's is at the same line.

@@ -284,9 +284,8 @@ TEST_F(SharingGroup, StatisticsNameAGraphOnceAsLongAsNothingOrdersIt) {
   EXPECT_EQ(group.stats().unordered, its_id) << "no exec was created";
 #endif
   hoisted held = hoist(built);
-  EXPECT_EQ(group.stats().unordered, its_id) << "enter() was not called";
-  held.enter(two);
-  held.leave(two);
+  EXPECT_EQ(group.stats().unordered, its_id) << "launch() was not called";
+  held.launch(two, [] {});
   EXPECT_TRUE(group.stats().unordered.empty());
   held.release();
 }

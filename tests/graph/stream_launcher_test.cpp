@@ -92,7 +92,7 @@ TEST_F(StreamLauncher, RefusesWhatSharesItsSlotUntilItIsFlushed) {
   exec_set set;
   auto const member = set.add(source.clone());
   expect_refused({{"graph_exec::launch: ", {is_due}, [&] { rival.launch(three); }},
-                  {"hoisted::enter: ", {is_due}, [&] { other.enter(three); }},
+                  {"hoisted::launch: ", {is_due}, [&] { other.launch(three, [] { FAIL(); }); }},
                   {"graph_exec::launch: ", {is_due}, [&] { set.launch(member, three); }}});
   launcher.flush();
   expect_ordered([&] { rival.launch(three); });

@@ -257,6 +257,20 @@ TEST_F(NodeChanges, DoNotKeepTheExecsOfAGraphFromBeingSerialized) {
   EXPECT_EQ(cells.load(1), 11);
 }
 
+TEST_F(NodeChanges, WhatOneExecWasGivenDoesNotOrderItWithTheOthersOfItsGraph) {
+  using unique = std::unique_ptr<int, void (*)(int*)>;
+  int* const own = cells.data() + 3;
+  node const filled = hold_up_at(add_to(*built, 1)).add(memset_node(own, {.width = 1}));
+  graph_exec one_exec(*built);
+  graph_exec other_exec(*built);
+  for (graph_exec* const each : {&one_exec, &other_exec})
+    escrow::set(*each, filled, memset_node(unique(own, [](int*) {}), {.width = 1}));
+  one_exec.launch(two);
+  ASSERT_TRUE(have_started(1));
+  other_exec.launch(three);
+  EXPECT_TRUE(have_started(2)) << "the second launch waits for the first";
+}
+
 // What is shared is not ordered: the execs run concurrently, as with plain CUDA.
 TEST_F(NodeChanges, SharedOwnersOfNodesDoNotOrderTheExecsOfAGraph) {
   node const begun = build(*built).add(kernel_node(add, {}, shared(first, 1), 1));

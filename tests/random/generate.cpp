@@ -99,6 +99,8 @@ constexpr std::string_view sequences_text = R"(
       release end instantiate launch enter launch_in_turn leave launch let_go settle;
   begin claim_captured release end hoist instantiate instantiate enter launch_in_turn leave enter
       launch_in_turn leave let_go settle;
+  begin claim_captured release end clone instantiate hoist instantiate launch launch_hoisted
+      launch_hoisted launch let_go settle;
   begin claim_captured release end clone instantiate hoist instantiate launch enter launch_in_turn
       leave hoist launch enter launch_in_turn destroy_graph leave launch let_go let_go;
   begin claim_captured release end instantiate bind launch_bound hoist instantiate enter flush enter
@@ -169,7 +171,7 @@ constexpr std::string_view meetings_text = R"(
   begin claim_captured release end clone instantiate hoist instantiate enter launch_in_turn: launch
       leave, launch launch_in_turn leave, launch launch, leave launch step, launch leave enter;
   begin claim_captured release end clone hoist hoist instantiate instantiate enter launch_in_turn:
-      enter leave, enter leave step, enter launch;
+      enter leave, enter leave step, enter launch, launch_hoisted leave, launch_hoisted leave step;
   begin claim_captured release end instantiate bind launch_bound hoist instantiate: enter
       launch_bound, enter flush, enter flush step, enter unbind step, enter destroy_exec step;
   begin claim_captured release end instantiate bind hoist instantiate launch_bound enter

@@ -204,10 +204,9 @@ struct exec_place {
   bool is_due = false;
   bool is_there() const { return own.has_value() || plain != nullptr || bound.has_value(); }
 };
-/// A hoisted between enter() and leave().
+/// A hoisted between enter() and leave(), as inside of its launch().
 struct turn_place {
-  std::size_t entered;  // the stream
-  std::size_t stream;   // of the last launch
+  std::size_t stream;
   std::size_t thread;
 };
 struct member_place {

@@ -75,8 +75,9 @@ namespace escrow::test {
   X(let_go, "hiw", 4, fails | together)                     \
   X(drop_hoisted, "h", 1, together)                         \
   X(enter, "hiw", 4, fails | together)                      \
-  X(launch_in_turn, "tdiw", 6, fails | together)            \
-  X(leave, "ts", 5, fails | together | looks)               \
+  X(launch_in_turn, "tdw", 6, fails | together)             \
+  X(leave, "t", 5, fails | together | looks)                \
+  X(launch_hoisted, "hdiw", 6, fails | together)            \
   X(set_add, "Fg", 4, fails)                                \
   X(set_launch, "fi", 6, fails)                             \
   X(drop_set, "", 1, fails)                                 \
@@ -280,11 +281,11 @@ ESCROW_SITUATIONS(
     code_unloaded, capture_left_by_an_exception, graphs_shared_an_exec, set_has_several_execs,
     set_switched_in_flight, set_gone_in_flight, slot_shared_by_graphs,
     memory_of_a_larger_size_shared, concurrent_branches_refused, entered_behind_another_stream,
-    launched_in_turn, exec_of_escrow_launched_in_turn, refused_by_its_own_turn,
-    refused_by_a_turn_of_another_thread, left_inside_a_launch, left_inside_an_enter,
-    graph_gone_in_its_turn, hoisted_gone_in_its_turn, slot_shared_after_let_go,
-    launcher_left_its_launches_due, launch_refused_behind_a_launcher, launched_after_a_flush,
-    launcher_gone_in_flight, launcher_called_on_another_thread,
+    launched_in_turn, exec_of_escrow_launched_in_turn, hoisted_launched_in_one_call,
+    refused_by_its_own_turn, refused_by_a_turn_of_another_thread, left_inside_a_launch,
+    left_inside_an_enter, graph_gone_in_its_turn, hoisted_gone_in_its_turn,
+    slot_shared_after_let_go, launcher_left_its_launches_due, launch_refused_behind_a_launcher,
+    launched_after_a_flush, launcher_gone_in_flight, launcher_called_on_another_thread,
     sibling_launched_inside_a_launch_of_a_launcher, launcher_refused_in_a_turn,
     enter_refused_behind_a_launcher, entered_behind_a_launcher_on_its_stream,
     launcher_flushed_in_a_turn, slot_claimed_again_by_its_claimer,

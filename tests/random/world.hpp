@@ -98,10 +98,7 @@ struct world_overlap : world_checks {
           all.alone |= bit_of('n', (place + nodes_.size() - 1) % nodes_.size());
       }
       if (letter == 'j' && claimers_[place].is_there()) reach_claimer(all, claimers_[place]);
-      if (letter == 'h' && turns_[place]) {
-        reach_stream(all, turns_[place]->entered, false);
-        reach_stream(all, turns_[place]->stream, false);
-      }
+      if (letter == 'h' && turns_[place]) reach_stream(all, turns_[place]->stream, false);
       if (letter == 'l' && leases_[place].held) {
         reach_stream(all, leases_[place].stream, false);
         for (auto const& other : leases_[place].others) reach_stream(all, other.stream, false);
@@ -109,7 +106,7 @@ struct world_overlap : world_checks {
     }
     if (is_launch(next.kind) || is_one_of(next.kind, op::flush, op::unbind, op::destroy_exec))
       reach_exec(all, next);
-    if (next.kind == op::launch_in_turn) all.shared |= launches;
+    if (is_one_of(next.kind, op::launch_in_turn, op::launch_hoisted)) all.shared |= launches;
     if (is_one_of(next.kind, op::drop_hoisted, op::let_go)) all.alone |= launches;
     if (is_one_of(next.kind, op::let_go, op::step)) all.alone |= machine;
     // It records on all streams, and none begins a capture meanwhile.

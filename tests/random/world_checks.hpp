@@ -189,7 +189,7 @@ struct world_checks : world_changes {
     };
     end_captures();
     for (nth h = 0; h < turns_.size(); ++h)
-      if (turns_[h]) static_cast<void>(do_leave(h, turns_[h]->stream));
+      if (turns_[h]) static_cast<void>(do_leave(h));
     for (lease_place& held : leases_) {
       // An address can be freed on any stream of its device.
       if (held.held && held.held->is_address())

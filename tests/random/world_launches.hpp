@@ -1,5 +1,5 @@
-// Launches: of execs, by launchers, by the program's own code between enter() and leave() of a
-// hoisted, and of the set of graphs that share execs.
+// Launches: of execs, by launchers, by the program's own code in launch() of a hoisted, or between
+// the two halves of that, and of the set of graphs that share execs.
 #pragma once
 
 #include "world_graphs.hpp"
@@ -27,7 +27,7 @@ struct world_launches : world_graphs {
     return std::ranges::any_of(
         execs_, [&](exec_place const& each) { return &each != &place && each.is_due; });
   }
-  /// Whether no launch of the one may begin between enter() and leave() of the other.
+  /// Whether no launch of the one may begin in a turn of the other.
   bool excludes(contents const& one, contents const& other) const {
     auto const is_ordered = [](entry const& each) { return each.claimed && each.known; };
     return std::ranges::any_of(one.held, [&](entry const& each) {
@@ -47,31 +47,32 @@ struct world_launches : world_graphs {
     return known;
   }
 
-  /// A call that begins a launch of what has `kept`. What is between enter() and leave() has to
-  /// keep it from that: at once if it is the thread's own, else after the wait.
+  /// A call that begins a launch of what has `kept`. What is in its turn has to keep it from that:
+  /// if the turn is the thread's own, at once and as a misuse, else after the wait.
   outcome attempt_turn(contents const& kept, bool may_refuse, bool may_fail,
                        std::chrono::nanoseconds wait_max, std::function<void()> const& action,
                        bool const& may_refuse_by_then = false) {
-    auto const begun = process_.look_at_clock();
-    outcome const result = attempt(may_refuse, may_fail, action, may_refuse_by_then);
-    if (mine_->has_met) return result;  // others may have entered and left meanwhile
-    bool is_any_own = false;
+    bool is_in_own = false;  // perhaps of what shares nothing with it
     bool is_any_other = false;
     for (nth h = 0; h < turns_.size(); ++h) {
       if (!turns_[h]) continue;
       bool const is_own = turns_[h]->thread == mine_->what->thread;
-      (is_own ? is_any_own : is_any_other) = true;
-      if (result == done && excludes(kept, model_.hoisted[h]))
-        fail("a launch began between enter() and leave() of what has the same slots");
+      (is_own ? is_in_own : is_any_other) = true;
     }
-    if (result != exhausted) return result;
-    bool const says_own = busy_.find(": this thread is") != std::string::npos;
-    if (says_own ? !is_any_own : !is_any_other)
-      fail("a launch was refused for a thread that is not between enter() and leave()");
+    auto const begun = process_.look_at_clock();
+    outcome const result = attempt(may_refuse || is_in_own, may_fail, action, may_refuse_by_then);
+    if (mine_->has_met) return result;  // others may have entered and left meanwhile
+    for (nth h = 0; h < turns_.size() && result == done; ++h)
+      if (turns_[h] && excludes(kept, model_.hoisted[h]))
+        fail("a launch began in a turn of what has the same slots");
     auto const waited = process_.look_at_clock() - begun;
-    if (says_own ? waited > std::chrono::seconds(1) && !is_any_other : waited < wait_max)
-      fail("a launch did not wait for leave() as long as it has to");
-    meet(says_own ? refused_by_its_own_turn : refused_by_a_turn_of_another_thread);
+    if (result == refused && is_in_own && !is_any_other && waited > std::chrono::seconds(1))
+      fail("a launch waited for its own thread's turn");
+    meet(refused_by_its_own_turn, result == refused && is_in_own && !may_refuse);
+    if (result != exhausted) return result;
+    if (!is_any_other) fail("a launch was refused for a turn of no other thread");
+    if (waited < wait_max) fail("a launch did not wait for a turn as long as it has to");
+    meet(refused_by_a_turn_of_another_thread);
     return result;
   }
   static constexpr std::chrono::nanoseconds turn_wait_max = std::chrono::seconds(10);
@@ -201,7 +202,7 @@ struct world_launches : world_graphs {
       hoisted_[h]->release();
     });
     if (result == done) {
-      if (is_entered) fail("a hoisted was released between enter() and leave()");
+      if (is_entered) fail("a hoisted was released in its turn");
       for (entry const& each : kept.held) state_of(each.thing).is_let_go = true;
       hoisted_[h].reset();
     } else {
@@ -218,7 +219,7 @@ struct world_launches : world_graphs {
     meet(hoisted_gone_in_its_turn, turns_[h].has_value());
     if (turns_[h]) {
       // Where nothing can be recorded, the others refuse to launch from now on.
-      if (!try_order(turns_[h]->stream, turns_[h]->entered)) is_disturbed_ = true;
+      if (!capture_at(turns_[h]->stream).is_none()) is_disturbed_ = true;
       turns_[h].reset();
     }
     hoisted_[h].reset();
@@ -253,25 +254,52 @@ struct world_launches : world_graphs {
     meet(entered_behind_a_launcher_on_its_stream, result == done && is_behind);
     if (result != done) return result;
     if (is_wrong) fail("enter() succeeded that must be refused");
-    turns_[h] = {s, s, mine_->what->thread};
+    turns_[h] = {s, mine_->what->thread};
     meet(entered_behind_another_stream, sim::calls(wait) != waits_before);
     return result;
   }
 
   // Odd ways: with work of its own behind it.
-  outcome do_launch_in_turn(nth h, nth e, nth s, nth way) {
+  outcome do_launch_in_turn(nth h, nth e, nth way) {
+    nth const s = turns_[h]->stream;
+    if (!may_launch_in_turn(e, s) || !capture_at(s).is_none()) return skipped;
+    return launch_in_turn(h, e, s, way,
+                          [&](std::function<void()> const& launch) { return attempt(launch); });
+  }
+
+  // As enter(), a launch in that turn, and leave(). Ways 0 and 1: it may wait for others.
+  outcome do_launch_hoisted(nth h, nth e, nth s, nth way) {
+    if (!may_launch_in_turn(e, s)) return skipped;
+    bool const is_wrong = turns_[h] || !capture_at(s).is_none();
+    std::chrono::nanoseconds const wait_max = way < 2 ? turn_wait_max : std::chrono::nanoseconds(0);
+    auto const in_one_call = [&](std::function<void()> const& launch) {
+      auto const act = [&] { hoisted_[h]->launch(streams_[s].handle, launch, wait_max); };
+      return attempt_turn(model_.hoisted[h], is_wrong || is_any_due_, false, wait_max, act,
+                          is_any_due_);
+    };
+    outcome const result = launch_in_turn(h, e, s, way, in_one_call);
+    if (result == done && is_wrong) fail("launch() succeeded that must be refused");
+    meet(hoisted_launched_in_one_call, result == done);
+    return result;
+  }
+
+  bool may_launch_in_turn(nth e, nth s) const {
+    exec_place const& place = execs_[e];
+    if (place.bound || place.has_memory || is_blocked(s) || is_lost()) return false;
+    return is_covered(model_.execs[e], place.own.has_value());
+  }
+
+  using call_attempt = std::function<outcome(std::function<void()> const& launch)>;
+  outcome launch_in_turn(nth h, nth e, nth s, nth way, call_attempt const& attempt_it) {
     exec_place& place = execs_[e];
     contents& kept = model_.execs[e];
-    if (place.bound || place.has_memory) return skipped;
     bool const is_ours = place.own.has_value();  // but it does not know of this launch
-    if (!is_covered(kept, is_ours) || !try_order(turns_[h]->stream, s)) return skipped;
-    turns_[h]->stream = s;
     make_racy_unless_held(kept.needed, model_.hoisted[h].held);
     int const behind = streams_[s].mark;
     cudaGraphExec_t const native = is_ours ? place.own->get() : place.plain;
-    outcome const result = attempt(
+    outcome const result = attempt_it(
         [&] { escrow::check(cudaGraphLaunch(native, streams_[s].handle), "cudaGraphLaunch"); });
-    if (!is_ours) place.is_end_unknown = result != done;
+    if (!is_ours && (result == done || result == failed)) place.is_end_unknown = result == failed;
     if (result != done) return result;
     meet(launched_in_turn);
     meet(exec_of_escrow_launched_in_turn, is_ours);
@@ -283,14 +311,12 @@ struct world_launches : world_graphs {
     return result;
   }
 
-  // On another stream than the last launch, if that comes after it.
-  outcome do_leave(nth h, nth s) {
+  outcome do_leave(nth h) {
     if (!hoisted_[h]) return skipped;
     bool const is_entered = turns_[h].has_value();
-    if (is_entered && !try_order(turns_[h]->stream, s)) s = turns_[h]->stream;
-    if (is_blocked(s)) return skipped;
-    bool const is_wrong = !is_entered || !capture_at(s).is_none();
-    auto const leave = [&] { hoisted_[h]->leave(streams_[s].handle); };
+    if (is_entered && is_blocked(turns_[h]->stream)) return skipped;
+    bool const is_wrong = !is_entered || !capture_at(turns_[h]->stream).is_none();
+    auto const leave = [&] { hoisted_[h]->leave(); };
     outcome const result = attempt_unless(is_wrong, "leave()", leave);
     if (result == done) turns_[h].reset();
     if (result != failed || !is_entered) return result;

@@ -89,9 +89,8 @@ struct world_state {
       action();
     } catch (pool_exhausted const&) {
       result = exhausted;
-    } catch (group_busy const& error) {
+    } catch (group_busy const&) {
       result = exhausted;
-      busy_ = error.what();
     } catch (usage_error const& error) {
       result = refused;
       what = error.what();
@@ -341,7 +340,6 @@ struct world_state {
   std::array<std::optional<hoisted>, 2> hoisted_;
   std::array<std::uint64_t, 2> hoisted_from_{};     // the serial of that graph
   std::array<std::optional<turn_place>, 2> turns_;  // of the hoisteds
-  std::string busy_;                                // the last group_busy
   std::array<node_place, 6> nodes_;
   std::array<body_place, 3> bodies_;
   std::array<std::shared_ptr<event const>, 2> events_;

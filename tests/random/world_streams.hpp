@@ -259,7 +259,7 @@ struct world_streams : world_state {
     for (exec_place const& each : execs_)
       if (each.bound && each.stream == s) return skipped;
     for (auto const& each : turns_)
-      if (each && (each->entered == s || each->stream == s)) return skipped;
+      if (each && each->stream == s) return skipped;
     if (is_awaited(s) && !is_careless_) return skipped;
     if ((!capture_at(s).is_none() && !is_origin(s)) || is_lost()) return skipped;
     relaxed_capture_scope const relaxed;

@@ -184,10 +184,29 @@ static void c_an_exec_launches_and_is_updated(void) {
   end(memory);
 }
 
+typedef struct plain_launch {
+  cudaGraphExec_t exec;
+  int stream;
+} plain_launch;
+static cudaError_t launch_exec(void* data) {
+  plain_launch const* const what = data;
+  return cudaGraphLaunch(what->exec, c_stream(what->stream));
+}
 static void launch_plainly(escrow_hoisted* held, cudaGraphExec_t exec, int stream) {
-  EXPECT_OK(escrow_hoisted_enter(held, c_stream(stream), 1000000000));
-  EXPECT_CUDA(cudaGraphLaunch(exec, c_stream(stream)));
-  EXPECT_OK(escrow_hoisted_leave(held, c_stream(stream)));
+  plain_launch what = {exec, stream};
+  EXPECT_OK(escrow_hoisted_launch(held, c_stream(stream), &launch_exec, &what, 1000000000));
+}
+
+typedef struct launch_inside {
+  escrow_hoisted* held;
+  escrow_exec* exec;
+} launch_inside;
+static cudaError_t misuse_inside(void* data) {
+  launch_inside const* const what = data;
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_exec_launch(what->exec, c_stream(0)));
+  EXPECT(strstr(escrow_last_error(), "inside hoisted::launch()") != NULL);
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_hoisted_release(what->held, c_stream(1)));
+  return cudaErrorInvalidValue;
 }
 
 static void c_graphs_of_a_group_share_scratch(void) {
@@ -207,11 +226,10 @@ static void c_graphs_of_a_group_share_scratch(void) {
   EXPECT_CUDA(cudaGraphInstantiate(&plain, second, 0));
   EXPECT_OK(escrow_exec_launch(exec, c_stream(0)));
   launch_plainly(held, plain, 1);
-  EXPECT_OK(escrow_hoisted_enter(held, c_stream(1), 0));
-  EXPECT_STATUS(ESCROW_GROUP_BUSY, escrow_exec_launch(exec, c_stream(0)));
-  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_hoisted_release(held, c_stream(1)));
-  EXPECT_OK(escrow_hoisted_leave(held, c_stream(1)));
-  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_hoisted_leave(held, c_stream(1)));
+  launch_inside inside = {held, exec};
+  EXPECT_STATUS(ESCROW_CUDA_ERROR,
+                escrow_hoisted_launch(held, c_stream(1), &misuse_inside, &inside, 0));
+  EXPECT(escrow_last_cuda_error() == cudaErrorInvalidValue);
   EXPECT_OK(escrow_group_statistics(group, &stats));
   EXPECT(stats.launches == 3 && stats.unordered == 0 && stats.stream_waits >= 1);
   EXPECT_OK(escrow_hoisted_release(held, c_stream(1)));
@@ -329,8 +347,7 @@ static void c_null_is_refused_for_graphs(void) {
   REFUSED(escrow_exec_update(NULL, graph, NULL, 0));
   REFUSED(escrow_hoist(NULL, NULL, 0, &held));
   REFUSED(escrow_hoist(graph, NULL, 0, NULL));
-  REFUSED(escrow_hoisted_enter(NULL, NULL, 0));
-  REFUSED(escrow_hoisted_leave(NULL, NULL));
+  REFUSED(escrow_hoisted_launch(NULL, NULL, &launch_exec, NULL, 0));
   REFUSED(escrow_hoisted_release(NULL, NULL));
   REFUSED(escrow_hoisted_release_now(NULL));
   EXPECT_OK(escrow_group_create(NULL, &group));
@@ -338,6 +355,9 @@ static void c_null_is_refused_for_graphs(void) {
   EXPECT_OK(escrow_exec_create(graph, 0, NULL, 0, &exec));
   REFUSED(escrow_exec_update(exec, NULL, NULL, 0));
   escrow_exec_destroy(exec);
+  EXPECT_OK(escrow_hoist(graph, NULL, 0, &held));
+  REFUSED(escrow_hoisted_launch(held, NULL, NULL, NULL, 0));
+  EXPECT_OK(escrow_hoisted_release_now(held));
   escrow_group_destroy(group);
   escrow_exec_destroy(NULL);
   escrow_group_destroy(NULL);

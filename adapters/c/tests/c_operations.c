@@ -78,10 +78,6 @@ static void hoisted(void) {
   graph();
   EXPECT_OK(escrow_hoist(all.graph, NULL, 0, &all.hoisted));
 }
-static void entered(void) {
-  hoisted();
-  EXPECT_OK(escrow_hoisted_enter(all.hoisted, c_stream(0), 0));
-}
 
 // What is done.
 
@@ -139,11 +135,12 @@ static escrow_status update(void) {
 static escrow_status hoist(void) {
   return escrow_hoist(all.graph, NULL, 0, &all.hoisted);
 }
-static escrow_status enter(void) {
-  return escrow_hoisted_enter(all.hoisted, c_stream(0), 0);
+static cudaError_t launch_nothing(void* data) {
+  (void)data;
+  return cudaSuccess;
 }
-static escrow_status leave_hoisted(void) {
-  return escrow_hoisted_leave(all.hoisted, c_stream(0));
+static escrow_status launch_hoisted(void) {
+  return escrow_hoisted_launch(all.hoisted, c_stream(0), &launch_nothing, NULL, 0);
 }
 static escrow_status release_hoisted(void) {
   escrow_status const status = escrow_hoisted_release(all.hoisted, c_stream(0));
@@ -189,14 +186,6 @@ static void end_retired(c_outcome how) {
   EXPECT(all.retired <= (how == c_not_done ? 0 : 1));
   all.retired = 0;
 }
-static void end_entered(c_outcome how) {
-  if (how == c_not_done) EXPECT_OK(leave_hoisted());
-  end(how);
-}
-static void end_after_enter(c_outcome how) {
-  if (how == c_done) EXPECT_OK(leave_hoisted());
-  end(how);
-}
 
 c_operation const c_operations[] = {
     {"escrow_allocator_create", &nothing, &create_allocator, &end},
@@ -217,8 +206,7 @@ c_operation const c_operations[] = {
     {"escrow_exec_launch", &exec, &launch, &end},
     {"escrow_exec_update", &exec_and_other, &update, &end},
     {"escrow_hoist", &graph, &hoist, &end},
-    {"escrow_hoisted_enter", &hoisted, &enter, &end_after_enter},
-    {"escrow_hoisted_leave", &entered, &leave_hoisted, &end_entered},
+    {"escrow_hoisted_launch", &hoisted, &launch_hoisted, &end},
     {"escrow_hoisted_release", &hoisted, &release_hoisted, &end},
     {"escrow_hoisted_release_now", &hoisted, &release_hoisted_now, &end},
 };

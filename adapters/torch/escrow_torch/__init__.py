@@ -21,7 +21,7 @@ _SIGNATURES = {
     "trim": (ctypes.c_longlong, (ctypes.c_int, ctypes.c_size_t)),
     "hoist": (_POINTER, (_POINTER,)),
     "enter": (ctypes.c_int, (_POINTER, _POINTER)),
-    "leave": (ctypes.c_int, (_POINTER, _POINTER)),
+    "leave": (ctypes.c_int, (_POINTER,)),
     "release": (ctypes.c_int, (_POINTER,)),
 }
 
@@ -110,17 +110,14 @@ class _Held:
 
     def __init__(self, raw_graph, current_stream):
         self._current_stream = current_stream  # gives the handle of the stream that a launch uses
-        self._stream = None  # of the last turn
         self._held = None  # for the destructor, if the next line throws
         self._held = _call("hoist", raw_graph)
 
     def enter(self, _graph=None):
-        stream = self._current_stream()
-        _call("enter", self._held, stream)
-        self._stream = stream  # not before: if it fails, an earlier turn may go on
+        _call("enter", self._held, self._current_stream())
 
     def leave(self, _graph=None):
-        _call("leave", self._held, self._stream)
+        _call("leave", self._held)
 
     def release(self):
         if self._held is None:

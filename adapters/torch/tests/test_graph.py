@@ -113,7 +113,7 @@ class GraphOfPyTorch(unittest.TestCase):
             with graph.turn():
                 with fake_torch.capture(ignored):
                     fake_torch.stream_now = fake_torch.Stream()
-                    with self.assertRaisesRegex(RuntimeError, "leave"):  # the turn cannot end in the capture
+                    with self.assertRaisesRegex(RuntimeError, "inside its own launch"):  # the turn cannot end in the capture
                         graph.replay()
                     fake_torch.stream_now = first
 

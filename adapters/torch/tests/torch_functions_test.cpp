@@ -35,13 +35,11 @@ class TorchFunctions : public pool_world {
     void enter(cudaStream_t on) const {
       ASSERT_EQ(escrow_torch_enter(held, on), 0) << escrow_torch_error();
     }
-    void leave(cudaStream_t on) const {
-      ASSERT_EQ(escrow_torch_leave(held, on), 0) << escrow_torch_error();
-    }
+    void leave() const { ASSERT_EQ(escrow_torch_leave(held), 0) << escrow_torch_error(); }
     void launch(cudaStream_t on) const {
       enter(on);
       must(cudaGraphLaunch(exec, on));
-      leave(on);
+      leave();
     }
     void release() const { EXPECT_EQ(escrow_torch_release(held), 0) << escrow_torch_error(); }
 
@@ -250,7 +248,7 @@ TEST_F(TorchFunctions, ReleaseAGraphWhoseLaunchHasNotEnded) {
   first.enter(one);
   first.release();
   second.enter(two);
-  second.leave(two);
+  second.leave();
   second.release();
 }
 
@@ -300,7 +298,7 @@ TEST_F(TorchFunctions, LaunchAgainOrReleaseAfterALaunchWhoseEndIsNotKnown) {
     must(cudaGraphLaunch(its.exec, one));
     sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, 1000);
     sim::fail_call_here("cudaStreamSynchronize", cudaErrorUnknown, 1, 1000);
-    EXPECT_EQ(escrow_torch_leave(its.held, one), -1);
+    EXPECT_EQ(escrow_torch_leave(its.held), -1);
     sim::clear_faults();
     if (is_launched_again) its.launch(one);
     std::atomic<bool> is_released = false;  // relaxed: the join orders the rest
@@ -324,7 +322,7 @@ TEST_F(TorchFunctions, RefuseALaunchInACaptureAndWithoutAGraph) {
     EXPECT_EQ(escrow_torch_enter(its.held, two), -1);
     EXPECT_TRUE(contains(escrow_torch_error(), "`stream` is being captured"));
   }
-  EXPECT_EQ(escrow_torch_leave(its.held, two), -1);
+  EXPECT_EQ(escrow_torch_leave(its.held), -1);
   EXPECT_EQ(escrow_torch_enter(nullptr, two), -1);
   EXPECT_TRUE(contains(escrow_torch_error(), "`held` is null"));
   its.release();

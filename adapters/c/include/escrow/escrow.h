@@ -41,7 +41,7 @@ typedef enum escrow_status {
   ESCROW_USAGE_ERROR = 1,  // the text says what to do
   ESCROW_CUDA_ERROR = 2,   // see escrow_last_cuda_error(); a lack of device memory, too
   ESCROW_EXHAUSTED = 3,    // a limit is reached: the text names what holds the rest
-  ESCROW_GROUP_BUSY = 4,   // see escrow_hoisted_enter()
+  ESCROW_GROUP_BUSY = 4,   // see escrow_hoisted_launch()
   ESCROW_OUT_OF_HOST_MEMORY = 5,
   ESCROW_UNKNOWN_ERROR = 6
 } escrow_status;
@@ -102,7 +102,7 @@ typedef struct escrow_group_stats {
   size_t size;            // sizeof(escrow_group_stats)
   uint64_t slots;         // that the group's graphs hold, each once
   uint64_t bytes;         // of those whose size is known
-  uint64_t launches;      // of escrow_exec, and calls of escrow_hoisted_leave()
+  uint64_t launches;      // of escrow_exec, and calls of escrow_hoisted_launch()
   uint64_t stream_waits;  // launches that waited, in their stream, for another stream's
   uint64_t unordered;     // graphs whose launches nothing orders
 } escrow_group_stats;
@@ -251,14 +251,18 @@ void escrow_graphs_unlock(void);
 typedef struct escrow_hoisted escrow_hoisted;
 escrow_status escrow_hoist(cudaGraph_t graph, cudaGraph_t const* bodies, size_t body_count,
                            escrow_hoisted** hoisted);
-// Around each plain launch of a graph that shares something: `stream` waits for the last launch of
-// the others. Blocks the host for at most `wait_max_ns` while another thread is between the two,
-// then fails with ESCROW_GROUP_BUSY; at once, if that is this thread. If leave fails since CUDA
-// refuses both an event and a wait on the host, it has left all the same, and the text names
-// cudaEventRecord. The others refuse to launch until a later leave or release of this one.
-escrow_status escrow_hoisted_enter(escrow_hoisted* hoisted, cudaStream_t stream,
-                                   uint64_t wait_max_ns);
-escrow_status escrow_hoisted_leave(escrow_hoisted* hoisted, cudaStream_t stream);
+// Launches on a stream, in the call that it is given to. Its status fails that call.
+typedef cudaError_t (*escrow_launch_call)(void* data);
+// Runs `call(data)`, which launches plain execs of the graph on `stream`. Before, `stream` waits
+// for the last launch of the graph and of those that share something with it; afterwards the end of
+// what was launched is recorded for those, and for the release. No other launch of these graphs
+// begins meanwhile: in `call` that is ESCROW_USAGE_ERROR; on another thread it blocks the host for
+// at most `wait_max_ns`, and then fails with ESCROW_GROUP_BUSY. If this fails, `call` has not run,
+// or it has failed, or CUDA refuses both an event behind it and a wait on the host (the text names
+// cudaEventRecord), or `stream` captures then. After the last two, launches on other streams fail
+// until one on `stream` succeeds or this is released.
+escrow_status escrow_hoisted_launch(escrow_hoisted* hoisted, cudaStream_t stream,
+                                    escrow_launch_call call, void* data, uint64_t wait_max_ns);
 // Releases after the work on `stream` so far, and frees the handle, unless it fails.
 escrow_status escrow_hoisted_release(escrow_hoisted* hoisted, cudaStream_t stream);
 // The same, at once: no launch may be in flight.

@@ -24,19 +24,19 @@ struct sharing_options {
 struct sharing_stats {
   std::size_t slots = 0;           // that the group's graphs hold, each once
   std::size_t bytes = 0;           // of those whose size is known
-  std::uint64_t launches = 0;      // of graph_exec, and calls of hoisted::leave()
+  std::uint64_t launches = 0;      // of graph_exec, and calls of hoisted::launch()
   std::uint64_t stream_waits = 0;  // launches that waited, in their stream, for another stream's
   // Capture ids (0: not known, as of clones) of graphs whose launches nothing orders. No graph_exec
-  // was created from them, or from what has them as a child or named body, and hoisted::enter() was
-  // not called. If such a graph is launched, it races with the others.
+  // was created from them, or from what has them as a child or named body, and hoisted::launch()
+  // was not called. If such a graph is launched, it races with the others.
   std::vector<std::uint64_t> unordered;
 };
 
 // The same as a JSON object on one line, with the names of the members.
 [[nodiscard]] ESCROW_API std::string to_json(sharing_stats const& stats);
 
-// A launch could not begin in time: another thread is between hoisted::enter() and leave() of a
-// graph that shares something with this one, or this thread is.
+// A launch could not begin in time: another thread is inside hoisted::launch() of a graph that
+// shares something with this one.
 class ESCROW_API group_busy : public std::runtime_error, public located_error {
  public:
   using std::runtime_error::runtime_error;
@@ -57,7 +57,7 @@ class ESCROW_API group_busy : public std::runtime_error, public located_error {
 //     All launches of the group's graphs are ordered: each waits, in its stream, for the last one,
 //   unless that was on the same stream. graph_exec does that by itself; name all bodies of
 //   conditional nodes (instantiate_options). Code that launches by itself, or from a hoisted graph,
-//   calls hoisted::enter() and leave(). Plain launches without them are not ordered, and race:
+//   does so inside hoisted::launch(). Other plain launches are not ordered, and race:
 //   sharing_stats::unordered names such graphs. Escrow does not know plain copies (cudaGraphClone,
 //   cudaGraphAddChildGraphNode): neither launch nor capture into them; use graph::clone() and
 //   add_child().

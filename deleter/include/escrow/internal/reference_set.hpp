@@ -30,8 +30,27 @@
 
 namespace escrow::inline v0_1 {
 
+// What is known of the end of a launch, and what each call then does. A launch on the same stream
+// goes on in each state: the stream orders it, whoever launches.
+//                       none      recorded              due           unknown
+//   on another stream   goes on   waits in its stream   usage_error   cuda_error
+//     of the same exec  goes on   goes on: CUDA orders launches of one exec
+//   update, set         goes on   goes on               -             cuda_error
+//   flush               -         -                     records it    -
+//   release, end        at once   after `ready`         records it    leaks, or refuses: see
+//   hoisted
+// Each launch makes its own end `recorded`, or `none` if CUDA cannot record it and the host has
+// waited for it, or else `unknown`; a stream_launcher makes it `due`, and it stays so until it is
+// recorded or waited for.
+enum class end_state : std::uint8_t {
+  none,      // nothing runs: there was no launch, it is over, or its device is lost
+  recorded,  // the event is behind it
+  due,       // launches since are not recorded: see stream_launcher
+  unknown    // neither a record nor a wait succeeded
+};
+
 // What: the end of the last launch of an exec or hoisted part: an event that is recorded after each
-//   launch, by a stream_launcher after several, by a hoisted part in leave() and release_after().
+//   launch, by a stream_launcher after several.
 // Thread safety: written by the thread that launches, under the launch orders of what it holds;
 //   other threads read it under one of these.
 // Lifetime: shared by the exec or hoisted part, the launch orders whose last launch it is, and the
@@ -43,19 +62,18 @@ struct launch_end {
   ~launch_end() { event_cache::put(device, std::move(ready)); }
 
   event ready;
-  int device;                            // the event's
-  bool is_recorded = false;              // if not, the event is unused
-  bool is_due = false;                   // launches since are not recorded: see stream_launcher
-  std::uint64_t stream = 0;              // the last launch's stream id; 0: not known
-  cudaError_t failure = cudaSuccess;     // why the last launch's end is not known; also in a turn
+  int device;  // the event's
+  end_state state = end_state::none;
+  cudaError_t failure = cudaSuccess;     // why it is unknown
+  std::uint64_t stream = 0;              // the last launch's stream id; 0: it was not asked for
   std::atomic<bool> is_reported{false};  // a failed query was reported once
 };
 
 struct group_order;
 
 // What: serializes the launches of execs that may write the same resources. A launch holds the
-//   mutex from its wait for the last launch to the record of its own end; a launch by the caller's
-//   own code is `entered` instead.
+//   mutex from its wait for the last launch to the record of its own end; around the caller's own
+//   code (hoisted::launch) the order is `entered` instead, and the mutex is free.
 // Thread safety: by its mutex. Several are locked in address order. Held during the calls of one
 //   launch, which run no destructor.
 // Lifetime: shared by reference sets that have members in common.
@@ -63,7 +81,7 @@ struct launch_order {
   // Guards all but `execs`, and the launch_end of each exec of this order.
   std::mutex mutex;
   std::shared_ptr<launch_end> last;  // null: nothing was launched yet
-  // From hoisted::enter() to leave(): that thread. No other launch may begin meanwhile.
+  // The thread that is inside hoisted::launch(). No other launch may begin meanwhile.
   std::thread::id entered;
   std::condition_variable left;  // announces that `entered` has ended
   // Execs of this order. Relaxed: a launch that misses a new exec stores no stream, and the other
@@ -203,7 +221,7 @@ class reference_set final : public reclaimable {
   // Guarded by the registry.
   bool is_open_ = false;             // claims of its capture may append
   bool is_sealed_ = false;           // nothing may be appended any more
-  bool is_ordered_ = false;          // an exec has it, or hoisted::enter() was called
+  bool is_ordered_ = false;          // an exec has it, or hoisted::launch() was called
   std::vector<cudaGraph_t> graphs_;  // the known graphs that have it: their entries have the set
   std::uint64_t hoisted_off_ = 0;    // id of the last graph that it was hoisted off; 0: none
 };

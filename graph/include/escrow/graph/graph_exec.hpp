@@ -37,7 +37,7 @@ struct instantiate_options {
 //   others' last launch, unless that was on the same stream. Shared owners (std::shared_ptr,
 //   libraries) order nothing. Not ordered, since Escrow cannot know of them, are plain launches,
 //   execs of plain copies (cudaGraphClone, cudaGraphAddChildGraphNode), execs created before
-//   hoist(), and what unnamed bodies hold. Execs of hoisted graphs are ordered by hoisted::enter()
+//   hoist(), and what unnamed bodies hold. Execs of hoisted graphs are ordered by hoisted::launch()
 //   only. Execs of different graphs built by hand are not ordered if their nodes were given the
 //   same owner or lease.
 // Thread safety: one thread at a time; different execs concurrently, also if they share something.
@@ -91,13 +91,13 @@ class ESCROW_API graph_exec {
   // for a capturing stream if it would have to wait for another exec, and behind a launch that its
   // stream_launcher has not recorded. Then at most waits were enqueued. If the launch's end cannot
   // be recorded, this blocks until the launch is done. If that fails, too, the cuda_error names
-  // cudaEventRecord, and the graph runs. Until a launch of this exec succeeds, execs serialized
-  // with it then refuse to launch, and this one refuses update() and set(); if none does, what it
-  // holds is leaked (deleter_stats::leaked).
+  // cudaEventRecord, and the graph runs. Execs serialized with it then throw cuda_error on other
+  // streams until one of them, or this one on any, is launched again; this one refuses update() and
+  // set() until it is, and leaks what it holds if it ends before (deleter_stats::leaked).
   // While another thread launches an exec that this one is serialized with, this blocks the host as
   // long as that cudaGraphLaunch blocks, e.g. for a copy to pageable memory. While another thread
-  // is between hoisted::enter() and leave() of such a graph, it blocks the host for at most 10 s
-  // and then throws group_busy; at once, if that is this thread. Source: cudaGraphLaunch.
+  // is inside hoisted::launch() of such a graph, it blocks the host for at most 10 s and then
+  // throws group_busy; inside this thread's it throws usage_error. Source: cudaGraphLaunch.
   void launch(stream_ref stream, source_location where = source_location::current());
 
   // Uploads the exec to the device before its first launch on `stream`. Throws std::bad_alloc and
@@ -135,7 +135,7 @@ class ESCROW_API graph_exec {
 //   release() or the destructor, so that each costs little more than a plain cudaGraphLaunch. Each
 //   is recorded at once, as by graph_exec, for an exec with conditional nodes or of a
 //   sharing_group, and on cudaStreamLegacy and cudaStreamPerThread, which depend on the current
-//   device. It is so also while another exec or hoisted::enter() shares with it what is written.
+//   device. It is so also while another exec or hoisted::launch() shares with it what is written.
 //   While launches are not recorded, another exec (or hoisted) that shares a slot or a moved-in
 //   owner with this one throws usage_error on any other stream: only the launcher's thread may
 //   record. After flush(), or the launcher's next launch, it is ordered as after
@@ -145,8 +145,9 @@ class ESCROW_API graph_exec {
 // Lifetime: the stream must outlive the launches until they are recorded. What the exec holds is
 //   released after its last launch. The destructor cannot record that if it runs on another thread,
 //   if the stream is being captured, or if recording and waiting fail. It then leaks what the exec
-//   holds, reports that to deleter_options::on_error and counts it (deleter_stats::leaked). From
-//   then on execs that share a slot or a moved-in owner throw cuda_error when they are launched.
+//   holds, reports that to deleter_options::on_error and counts it (deleter_stats::leaked). Execs
+//   that share a slot or a moved-in owner then throw cuda_error until one is launched on that
+//   stream.
 // Capture: as graph_exec. Call flush() before the stream is captured.
 // Errors: usage_error on another thread, and after release() or a move; cuda_error.
 // Example: docs/guides/graphs.md.

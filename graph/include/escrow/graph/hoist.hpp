@@ -4,9 +4,12 @@
 #include <cuda_runtime_api.h>
 
 #include <chrono>
+#include <concepts>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
+#include "escrow/core/error.hpp"
 #include "escrow/core/event.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
@@ -15,51 +18,81 @@
 
 namespace escrow::inline v0_1 {
 
+// What launches: returns nothing, or a cudaError_t, which is checked.
+template <class Call>
+concept launch_call = std::invocable<Call> &&
+    (std::is_void_v<std::invoke_result_t<Call>> ||
+     std::is_same_v<std::invoke_result_t<Call>, cudaError_t>);
+
 // What: the references that hoist() took off a graph. The graph holds nothing any more, so execs of
 //   it are bare; keep this object until the last launch of everything created from the graph is
 //   enqueued.
 // Thread safety: a value; one thread at a time. For plain calls that create something from the
 //   graph see graph_lifetime_lock.
-// Lifetime: call one of the release functions, not between enter() and leave(). Else, and if the
-//   release at its end fails, the destructor leaks what this holds, as it is not known when the GPU
-//   is done, reports that to deleter_options::on_error and counts it (deleter_stats::leaked).
+// Lifetime: call one of the release functions, not inside launch(). Each also waits for what was
+//   launched by launch(), on whichever streams. Else, and if the release at its end fails, the
+//   destructor leaks what this holds, as it is not known when the GPU is done, reports that to
+//   deleter_options::on_error and counts it (deleter_stats::leaked).
 // Capture: releasing is capture-safe, but not on a capturing stream.
 // Errors: usage_error after a release, and for a capturing stream; cuda_error. On failure nothing
 //   is released.
-// Example: examples/own_launch.cpp.
+// Example: examples/shared_scratch.cpp.
 class ESCROW_API hoisted {
  public:
   hoisted(hoisted&& other) noexcept;
   hoisted& operator=(hoisted&& other) noexcept;
   ~hoisted();
 
-  // Begins a launch by the caller's own code, on `stream`, of any exec of the graph, a graph_exec
-  // too. Makes `stream` wait for the last launch of this graph, and of any that shares something
-  // with it (sharing_group, clones). No other launch of those begins until leave().
-  // Blocks the host for at most `wait_max` while another thread is between the two, and then throws
-  // group_busy; at once, if that is this thread. Throws usage_error for a capturing stream, if it
-  // was entered already, and behind a launch that its stream_launcher has not recorded; cuda_error,
-  // std::bad_alloc. `stream` must be alive until leave(), which the destructor calls if that was
-  // forgotten, and reports.
+  // Runs `call`, which launches, on `stream`, any exec of the graph, a graph_exec too. Before,
+  // makes `stream` wait for the last launch of this graph, and of any that shares something with it
+  // (sharing_group, clones). Afterwards records the end of what was launched, or waits for it if
+  // that fails; also if `call` throws, whose exception then goes on. No lock is held meanwhile, but
+  // no other launch of those graphs begins: inside `call` that is a usage_error; another thread's
+  // blocks its host for at most its `wait_max` and then throws group_busy.
+  // Throws usage_error for a capturing stream, and behind a launch that its stream_launcher has not
+  // recorded; cuda_error, std::bad_alloc: `call` was not run then. After it throws cuda_error if
+  // its status is no success or its end can be neither recorded nor waited for, and usage_error if
+  // `stream` captures then. If the end is not known, launches on other streams throw cuda_error
+  // until one on `stream`, of any of those graphs, succeeds, or this is released.
+  template <launch_call Call>
+  void launch(stream_ref stream, Call&& call,
+              std::chrono::nanoseconds wait_max = std::chrono::seconds(10),
+              source_location where = source_location::current()) {
+    auto const run = [&call]() -> cudaError_t {
+      if constexpr (std::is_void_v<std::invoke_result_t<Call>>) {
+        std::forward<Call>(call)();
+        return cudaSuccess;
+      } else {
+        return std::forward<Call>(call)();
+      }
+    };
+    run_launch(
+        stream, [](void const* its) { return (*static_cast<decltype(run)*>(its))(); }, &run,
+        wait_max, where);
+  }
+
+  // Internal: the two halves of launch(), for code that is called before and after a launch: from
+  // enter() to leave() is as inside of `call`. If the stream is captured, leave() throws
+  // usage_error, and it is inside still.
   void enter(stream_ref stream, std::chrono::nanoseconds wait_max = std::chrono::seconds(10));
-  // Ends it: records the end of what was launched, on `stream`, or waits for it if that fails.
-  // Throws usage_error for a capturing stream and without enter(); cuda_error if both fail: others
-  // then refuse to launch until a later leave(), release() or release_after() of this one, which
-  // must come after that launch.
-  void leave(stream_ref stream);
+  // Internal: see enter(). Else it is outside, also if this throws.
+  void leave();
 
   // Releases after the work on `stream` so far: records its end, or waits for it if that fails.
-  // Launches on other streams must be ordered before that. Throws std::bad_alloc too.
+  // Launches outside of launch() on other streams must be ordered before that. If the end of the
+  // last launch() is not known, throws cuda_error unless `stream` is that one's. Throws
+  // std::bad_alloc too.
   void release_after(stream_ref stream, source_location where = source_location::current());
   // Releases once the last record of `ready`, an event of the current device, is done. It must not
   // have been recorded in a capture; afterwards it may be recorded again or destroyed. If CUDA
-  // cannot record behind it, this waits for it. Throws std::bad_alloc too. Source:
-  // cudaStreamWaitEvent.
+  // cannot record behind it, this waits for it. Throws cuda_error if the end of the last launch()
+  // is not known; std::bad_alloc too. Source: cudaStreamWaitEvent.
   void release_after(event_ref ready, source_location where = source_location::current());
   // The destructor will call release_after(stream), also if an exception ends this early: nothing
   // is leaked then. `stream` must be alive then, and not capturing. Throws std::bad_alloc too.
   void release_at_end(stream_ref stream, source_location where = source_location::current());
-  // Releases now: no launch may be in flight.
+  // Releases now: no launch outside of launch() may be in flight, and none at all if the end of the
+  // last one is not known.
   void release(source_location where = source_location::current());
 
   // As graph_exec::is_bare(), for execs of the graph.
@@ -71,13 +104,14 @@ class ESCROW_API hoisted {
                        source_location where);
   class state;
 
-  explicit hoisted(std::unique_ptr<state> taken) noexcept;
+  explicit hoisted(std::shared_ptr<state> taken) noexcept;
+  void run_launch(stream_ref stream, cudaError_t (*run)(void const*), void const* argument,
+                  std::chrono::nanoseconds wait_max, source_location where);
   [[nodiscard]] state& require(char const* call) const;
-  [[nodiscard]] state& require_left(char const* call) const;  // not between enter() and leave()
-  void record_and_release(stream_ref stream);
-  void leave_at_end() noexcept;
+  [[nodiscard]] state& require_outside(char const* call) const;  // not inside launch()
+  void record_and_release(char const* call, stream_ref stream);
 
-  std::unique_ptr<state> state_;  // null once released
+  std::shared_ptr<state> state_;  // null once released; a launch() that runs has it, too
 };
 
 // Takes Escrow's references off `source` permanently. `bodies`: see instantiate_options. On failure
