@@ -66,8 +66,8 @@ size_class& slot_pool::state::larger_size_for(char const* call, std::size_t byte
 
 bool slot_pool::state::reserve(size_class const& of, bool has_turn) noexcept {
   // Relaxed: who misses it takes the room of one more slot, and the search is repeated.
-  std::size_t const kept = has_turn ? 0 : turns.room_of_turn();
-  std::size_t const most = bytes_max - std::min(bytes_max, kept);
+  std::size_t const left_to_turn = has_turn ? 0 : turns.room_of_turn();
+  std::size_t const most = bytes_max - std::min(bytes_max, left_to_turn);
   std::size_t now = reserved.load(std::memory_order_relaxed);
   do {
     if (of.bytes > most || now > most - of.bytes) return false;
