@@ -2,6 +2,7 @@
 #include "escrow/deleter/deleter.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -38,9 +39,24 @@ deleter::~deleter() {
   }
 }
 
+namespace {
+
+// Of the process-wide deleter. Released once it is made, acquired by who uses it.
+constinit std::atomic<deleter_core*> global_core{nullptr};
+
+}  // namespace
+
+deleter_core* deleter_core::global_or_null() noexcept {
+  return global_core.load(std::memory_order_acquire);
+}
+
 deleter& deleter::global() {
   // Graphs may release until the very end of the process (design law 6).
   static never_destroyed<deleter> only;
+  [[maybe_unused]] static bool const is_known = [] {
+    global_core.store(&only->core(), std::memory_order_release);
+    return true;
+  }();
   return *only;
 }
 

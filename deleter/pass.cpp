@@ -142,6 +142,19 @@ std::uint64_t deleter_core::epoch_of_push() const noexcept {
   return epoch_.load(std::memory_order_relaxed);
 }
 
+bool deleter_core::is_quiet() const noexcept {
+  // In this order: what arrived is taken by a pass, which leaves the rest in `has_pending_`.
+  // Acquire: see guarded_pass().
+  return nothing_arrived() &&
+         reclaiming_thread_.load(std::memory_order_acquire) == std::thread::id{} &&
+         !has_pending_.load(std::memory_order_acquire);
+}
+
+bool deleter_core::may_reclaim() const noexcept {
+  return options_.own_worker && !is_reclaiming() && !is_reclaiming_here() &&
+         !is_process_exiting() && !is_quiet();
+}
+
 bool deleter_core::nothing_arrived() const noexcept {
   // Relaxed: see seen_epoch_.
   return recycled_.queue.empty() && destroyed_.empty() && recycled_.deferred() == 0 &&

@@ -93,6 +93,7 @@ void capture_reuse::stop_reuse(slot& held) noexcept {
 
 bool capture_reuse::end_lease_now(slot& held, bool is_shared) noexcept {
   held.is_leased_ = false;
+  ++moves_;
   if (held.held_by_.empty()) return true;
   if (!is_shared || held.is_exclusive_) return false;
   if (!is_in_group_ || held.is_shared_ || !is_ordered(held)) return false;
@@ -195,11 +196,13 @@ slot* capture_reuse::take(size_class& size, std::uint64_t id, Choose choose, Che
     } catch (...) {
       std::lock_guard const lock(mutex_);
       found->is_leased_ = false;
+      ++moves_;
       throw;
     }
     std::lock_guard const lock(mutex_);
     if (entry* const of = find(size, id)) std::erase(of->reusable, found);
     found->is_leased_ = is_taken;
+    if (!is_taken) ++moves_;
     if (is_taken) {
       found->is_reused_ = true;
       found->captures_ended_ = found->claimed_with_->captures_ended();

@@ -137,6 +137,11 @@ class capture_reuse {
   // The graphs that hold slots of that size, and since when. Throws std::bad_alloc.
   [[nodiscard]] std::vector<holder> holders(size_class const& of) const;
   [[nodiscard]] std::size_t slots_held(size_class const& of) const noexcept;
+  // How many times so far a slot that graphs hold may have become available to a claim.
+  [[nodiscard]] std::uint64_t moves() const noexcept {
+    std::lock_guard const lock(mutex_);
+    return moves_;
+  }
 
  private:
   [[nodiscard]] static entry* find(size_class& size, std::uint64_t id) noexcept;
@@ -160,6 +165,7 @@ class capture_reuse {
   [[nodiscard]] static bool is_unchanged_in(slot const& released, cudaGraph_t graph);
 
   mutable std::mutex mutex_;  // guards everything here, and the slot data named above
+  std::uint64_t moves_ = 0;
   bool const is_in_group_;
 };
 

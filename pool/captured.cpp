@@ -15,20 +15,26 @@ namespace escrow::inline v0_1 {
 
 slot* slot_pool::state::take_captured(claim_request const& asked, size_class& of,
                                       capture_info const& capture, capture_frontier const& frontier,
-                                      std::exception_ptr& failure) {
+                                      search_result& seen) {
   if (kind_of(asked) != claim_kind::in_order) {
-    slot* const unused = take_unused(of, nullptr, failure);
+    slot* const unused = take_unused(of, nullptr, seen);
     if (unused != nullptr) give_to_graph(*unused, capture, asked.where, true);
     return unused;
   }
-  slot* found = take_existing(of, capture, frontier, asked.where);
+  slot* found = take_existing(of, capture, frontier, asked.where, seen.pass);
   if (found != nullptr) return found;
-  found = make_slot(of, failure);  // on failure there may be one to wait for
+  found = make_slot(of, seen);  // on failure there may be one to wait for
   if (found == nullptr && (found = reuse.take_with_edge(of, capture, asked.stream)) != nullptr) {
     edges_added.fetch_add(1, std::memory_order_relaxed);
     return found;
   }
-  if (found == nullptr) found = grow_in_room(of, failure, nullptr);
+  if (found == nullptr && !seen.is_first) {
+    found = grow_in_room(of, seen, nullptr);
+    if (found == nullptr) {
+      size_class* const larger = of.next.load(std::memory_order_acquire);
+      return take_held(larger, bytes_max, capture, frontier, asked.where);
+    }
+  }
   if (found == nullptr) return nullptr;
   give_to_graph(*found, capture, asked.where);
   return found;
@@ -48,24 +54,44 @@ void slot_pool::state::give_to_graph(slot& taken, capture_info const& capture,
 }
 
 slot* slot_pool::state::take_existing(size_class& of, capture_info const& capture,
-                                      capture_frontier const& frontier, source_location where) {
+                                      capture_frontier const& frontier, source_location where,
+                                      std::uint64_t pass) {
+  // In a group also what graphs hold of sizes up to four times as large: larger ones stay for
+  // claims that need them, while there is anything else. An idle one that is larger than asked for
+  // stays, too: eager claims would make it once more.
+  constexpr std::size_t larger_max = 4;
   slot* found = nullptr;
-  // In a group also what graphs hold of larger sizes. An idle one that is larger than asked for
-  // stays: eager claims would make it once more.
-  for (size_class* each = &of; found == nullptr && each != nullptr;) {
+  if (options.group) {
+    found = take_held(&of, larger_max * of.bytes, capture, frontier, where);
+  } else {
+    found = reuse.take_before(of, frontier, capture.id, slots_max);
+  }
+  if (found != nullptr) return found;
+  found = take_done(of, pass);
+  if (found != nullptr) give_to_graph(*found, capture, where);
+  return found;
+}
+
+slot* slot_pool::state::take_held(size_class* from, std::size_t bytes_most,
+                                  capture_info const& capture, capture_frontier const& frontier,
+                                  source_location where) {
+  if (!options.group) return nullptr;
+  graph_registry& registry = graph_registry::global();
+  for (size_class* each = from; each != nullptr && each->bytes <= bytes_most;) {
     if (slot* const own = reuse.take_before(*each, frontier, capture.id, slots_max)) return own;
-    if (!options.group) break;
-    graph_registry& registry = graph_registry::global();
     registry.forget_released(capture.id, capture.graph);  // otherwise take_done() recycles the set
+    slot* found = nullptr;
     // Where the work of a copied graph is ordered in this capture is not known.
     if (!registry.has_sealed(capture.id, capture.graph, *options.group->order())) {
       found = reuse.take_shared(*each, capture.id);
     }
+    if (found != nullptr) {
+      give_to_graph(*found, capture, where);
+      return found;
+    }
     each = each->next.load(std::memory_order_acquire);
   }
-  if (found == nullptr) found = take_done(of, next_pass());
-  if (found != nullptr) give_to_graph(*found, capture, where);
-  return found;
+  return nullptr;
 }
 
 std::size_t graph_hold::bytes() const noexcept {

@@ -78,40 +78,19 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, size_clas
                                            std::uint64_t stream_id, capture_info capture,
                                            capture_frontier frontier) {
   std::uint64_t const capture_id = capture.id;
-  // It cannot let its stream wait for eager work on a slot.
-  bool const needs_unused = capture.is_active() || kind_of(asked) == claim_kind::for_host;
-  stream_use const on = use_of(asked.stream, stream_id, options.device);
-  std::optional<host_wait> wait;
-  std::optional<std::uint64_t> moves_before_search;
   require_device(asked.call, asked.stream, capture);
+  require_possible(asked, of);
+  search_result seen;
+  claim_waits waits;
   while (true) {
-    std::exception_ptr failure;
-    slot* const found = capture.is_active() ? take_captured(asked, of, capture, frontier, failure)
-                        : needs_unused      ? take_unused(of, &on, failure)
-                                            : take_eager(of, asked.stream, stream_id, failure);
-    if (found != nullptr) return leased(*found, on, asked.where, capture_id);
+    slot* const found = search(asked, of, stream_id, capture, frontier, waits.may_wait, seen);
+    if (found != nullptr) {
+      return leased(*found, use_of(asked.stream, stream_id, options.device), asked.where,
+                    capture_id);
+    }
     require_open(asked.call, of);  // if closed meanwhile, it is not exhausted
-    // Busy free slots become usable without an announced return, and make room. One that another
-    // thread asks about returns soon. Before the look for room: see `shrinking`.
-    bool const is_busy = needs_unused ? of.has_busy() : of.free.is_any_looked_at();
-    bool is_room = false;
-    if (may_make_room(of, failure)) {
-      is_room = is_room_coming(of);  // first: moves() counts the room that comes meanwhile
-      // At the limit, the first search is repeated: its blocks may have moved between the sizes.
-      auto const moves_before = std::exchange(moves_before_search, moves());
-      is_room = is_room || (failure == nullptr && moves_before_search != moves_before);
-    }
-    auto wait_max = asked.host_wait_max.value_or(options.host_wait_max);
-    if (!asked.host_wait_max && (is_room || is_busy)) {
-      wait_max = std::max(wait_max, options.capture_wait_max);
-    }
-    if (failure != nullptr && !is_room) wait_max = std::chrono::nanoseconds(0);
-    if (wait_max > std::chrono::nanoseconds(0) && !wait) {
-      wait.emplace();
-      host_waits.fetch_add(1, std::memory_order_relaxed);
-    }
-    if (!wait || !wait->go_on(wait_max)) {
-      if (failure != nullptr || !asked.host_wait_max) refuse(asked, of, failure);
+    if (!may_search_again(asked, of, seen, waits)) {
+      if (!asked.host_wait_max || seen.failure != nullptr) refuse(asked, of, seen);
       return {};
     }
     // Detects a lost device or capture, which is not announced.
@@ -127,37 +106,26 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, size_clas
 }
 
 slot* slot_pool::state::take_eager(size_class& of, stream_ref stream, std::uint64_t stream_id,
-                                   std::exception_ptr& failure) {
-  std::uint64_t const pass = next_pass();
-  slot* found = take_done(of, pass, true);
-  if (found == nullptr) found = make_slot(of, failure);  // on failure there may be one to wait for
-  if (found == nullptr && of.free.lists() > 1) found = take_done(of, pass);
+                                   search_result& seen) {
+  slot* found = take_done(of, seen.pass, true);
+  if (found == nullptr) found = make_slot(of, seen);  // on failure there may be one to wait for
+  if (found == nullptr && of.free.lists() > 1) found = take_done(of, seen.pass);
   if (found == nullptr) found = of.free.take_oldest();
-  constexpr int attempts_max = 1000;  // each retry follows another thread's move of a slot
-  for (int attempt = 0; found == nullptr && attempt < attempts_max; ++attempt) {
-    std::uint64_t const puts_before = of.free.count().puts;
-    found = of.free.take_oldest();
-    if (found != nullptr || !of.free.has_moved_since(puts_before)) break;
-    std::this_thread::yield();
-  }
   stream_use const on = use_of(stream, stream_id, options.device);
   // A release on another thread may have come after this claim looked there; also others' claimers.
   if (found == nullptr && give_all(of, on)) found = of.free.take_oldest();
-  if (found == nullptr) return grow_in_room(of, failure, &on);
+  if (found == nullptr) return seen.is_first ? nullptr : grow_in_room(of, seen, &on);
   wait_for(*found, stream, found->key_ == stream_id);
   return found;
 }
 
-slot* slot_pool::state::take_unused(size_class& of, stream_use const* on,
-                                    std::exception_ptr& failure) {
-  std::uint64_t const pass = next_pass();
-  // Relaxed: a look that is cut short is repeated.
-  bool const may_grow = of.slots.load(std::memory_order_relaxed) < slots_max;
-  slot* found = take_done(of, pass, may_grow);
-  if (found == nullptr) found = make_slot(of, failure);  // on failure there may be one to wait for
-  if (found == nullptr && may_grow) found = take_done(of, pass);
+slot* slot_pool::state::take_unused(size_class& of, stream_use const* on, search_result& seen) {
+  bool const may_grow = of.slots.existing() < slots_max;
+  slot* found = take_done(of, seen.pass, may_grow);
+  if (found == nullptr) found = make_slot(of, seen);  // on failure there may be one to wait for
+  if (found == nullptr && may_grow) found = take_done(of, seen.pass);
   if (found == nullptr && on != nullptr && give_all(of, *on)) found = take_done(of, next_pass());
-  return found != nullptr ? found : grow_in_room(of, failure, on);
+  return found != nullptr || seen.is_first ? found : grow_in_room(of, seen, on);
 }
 
 slot* slot_pool::state::take_done(size_class& of, std::uint64_t pass, bool is_first_look) {
@@ -165,24 +133,31 @@ slot* slot_pool::state::take_done(size_class& of, std::uint64_t pass, bool is_fi
   if (idle != nullptr) return idle;
   core.recycle_until([&] { return (idle = of.free.take_newest(free_lists::idle)) != nullptr; });
   if (idle != nullptr) return idle;
-  // Relaxed: if a slot returns meanwhile, the stream waits for this one.
-  bool const is_full = of.slots.load(std::memory_order_relaxed) >= slots_max;
+  // If a slot returns meanwhile, the stream waits for this one.
+  bool const is_full = of.slots.existing() >= slots_max;
   std::size_t const unasked_max = is_first_look && is_full ? 1 : 0;
   // Those before growth take not longer than making a slot.
   int questions = is_first_look && !is_full ? 32 : std::numeric_limits<int>::max();
   if (of.free.lists() > unasked_max) {
     // A query would invalidate another thread's Global capture, and any of this one.
-    relaxed_capture_scope const relaxed;
+    std::optional<relaxed_capture_scope> relaxed;
     for (; questions != 0; --questions) {
       slot* const found = of.free.take_to_ask(pass);
       if (found == nullptr) break;
-      bool const is_taken = is_done(*found);
+      std::exception_ptr failure;
+      try {
+        if (!relaxed) relaxed.emplace();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      bool const is_taken = failure == nullptr && is_done(*found);
       if (!is_taken) {
-        found->asked_in_ = std::max(found->asked_in_, pass);
+        if (failure == nullptr) found->asked_in_ = std::max(found->asked_in_, pass);
         if (!of.free.put(*found, true)) destroy(*found);
       }
-      // Release: see free_lists::has_moved_since().
+      // Release: see free_lists::is_any_looked_at().
       of.free.looked_at.fetch_sub(1, std::memory_order_release);
+      if (failure != nullptr) std::rethrow_exception(failure);
       if (is_taken) return found;
     }
   }
@@ -202,59 +177,55 @@ bool slot_pool::state::is_done(slot& free) noexcept {
   return true;
 }
 
-slot* slot_pool::state::make_slot(size_class& of, std::exception_ptr& failure) noexcept {
-  // Acquire: see size_class::slots. The room of a closed pool's slot stays unused.
-  std::size_t count = of.slots.load(std::memory_order_acquire);
-  if (count >= slots_max) return nullptr;
-  if (!reserve(of)) return nullptr;
-  do {
-    if (count >= slots_max || is_closed.load(std::memory_order_relaxed)) {
-      give_back(of, false);
-      return nullptr;
-    }
-  } while (!of.slots.compare_exchange_weak(count, count + 1, std::memory_order_acquire));
+slot* slot_pool::state::make_slot(size_class& of, search_result& seen) noexcept {
+  if (seen.failure != nullptr) return nullptr;  // nothing has changed since
+  if (of.slots.existing() >= slots_max || !reserve(of, seen.has_turn)) return nullptr;
+  // The room of a closed pool's slot stays unused. Relaxed: see slot_count.
+  std::size_t const count =
+      of.slots.try_add(slots_max, [this] { return !is_closed.load(std::memory_order_relaxed); });
+  if (count == 0) {
+    give_back(of, false);
+    return nullptr;
+  }
   references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one
   try {
     device_scope const device(options.device);
     relaxed_capture_scope const relaxed;
     slot* const made = new slot(owner, of, make);
     made->number_ = grown.fetch_add(1, std::memory_order_relaxed);
-    raise(of.slots_peak, count + 1);
+    raise(of.slots_peak, count);
     raise(bytes_peak, reserved.load(std::memory_order_relaxed));
     return made;
+  } catch (cuda_error const& error) {
+    seen.failure = std::current_exception();
+    seen.is_out_of_memory = error.status() == cudaErrorMemoryAllocation;
   } catch (...) {
-    failure = std::current_exception();
-    references.fetch_sub(1, std::memory_order_relaxed);
-    of.slots.fetch_sub(1, std::memory_order_relaxed);
-    give_back(of, false);
-    return nullptr;
+    seen.failure = std::current_exception();
+    seen.is_out_of_memory = false;
   }
+  references.fetch_sub(1, std::memory_order_relaxed);
+  of.slots.remove();
+  give_back(of, false);
+  return nullptr;
 }
 
 bool slot_pool::state::may_make_room(size_class const& of,
-                                     std::exception_ptr const& failure) const noexcept {
-  // Relaxed: a claim may still be refused by the limit itself.
-  if (of.slots.load(std::memory_order_relaxed) >= slots_max) return false;
-  if (failure == nullptr) return true;
-  try {
-    std::rethrow_exception(failure);
-  } catch (cuda_error const& error) {
-    return error.status() == cudaErrorMemoryAllocation;
-  } catch (...) {
-    return false;
-  }
+                                     search_result const& seen) const noexcept {
+  if (of.bytes == 0 || of.slots.existing() >= slots_max) return false;
+  return seen.failure == nullptr || seen.is_out_of_memory;
 }
 
-slot* slot_pool::state::grow_in_room(size_class& of, std::exception_ptr& failure,
-                                     stream_use const* on) {
-  constexpr int attempts_max = 16;  // other threads may take the room
-  for (int attempt = 0; attempt < attempts_max && may_make_room(of, failure); ++attempt) {
+slot* slot_pool::state::grow_in_room(size_class& of, search_result& seen, stream_use const* on) {
+  // Other threads may take what becomes free, but no room while this one has the turn.
+  std::size_t const attempts_max = std::max<std::size_t>(16, slots_of(of, true));
+  for (std::size_t attempt = 0; attempt < attempts_max && may_make_room(of, seen); ++attempt) {
     if (on != nullptr) for_each_size([&](size_class& each) { give_all(each, *on); });
-    bool const is_out_of_memory = failure != nullptr;
-    if (!is_out_of_memory && of.bytes > bytes_max) return nullptr;
-    if (owner.trim(is_out_of_memory ? 0 : bytes_max - of.bytes) == 0) return nullptr;
-    failure = nullptr;
-    if (slot* const made = make_slot(of, failure)) return made;
+    bool const is_out_of_memory = seen.failure != nullptr;
+    std::size_t const freed = owner.trim(is_out_of_memory ? 0 : bytes_max - of.bytes);
+    if (freed == 0 && is_out_of_memory) return nullptr;
+    seen.failure = nullptr;
+    if (slot* const made = make_slot(of, seen)) return made;
+    if (freed == 0) return nullptr;
   }
   return nullptr;
 }

@@ -112,7 +112,7 @@ pool_stats slot_pool::state::stats(size_class& of) const noexcept {
   now.idle += now.unrecorded;
   elsewhere += now.idle;
   // Last: a slot that is destroyed meanwhile must not look like a lease.
-  now.slots = of.slots.load(std::memory_order_relaxed);
+  now.slots = of.slots.alive();
   now.leased = now.slots - std::min(now.slots, elsewhere);
   return now;
 }
@@ -215,37 +215,8 @@ std::string slot_pool::state::describe(size_class const& first, std::size_t hold
   return text;
 }
 
-std::string slot_pool::state::describe_claim(claim_request const& asked, size_class& of) {
-  std::string text = "claimed at " + std::string(asked.where.file_name()) + ":" +
-                     std::to_string(asked.where.line());
-  if (of.bytes != 0) text += ": " + std::to_string(asked.bytes) + " bytes of \"" + of.label + "\"";
-  text += "; " + describe(of, 16);  // longer texts are not read
-  pool_stats const now = stats(of);
-  text += "\nraise the limit, release earlier, or allow a wait with host_wait_max";
-  if (!options.track_leases && now.leased != 0) text += "; track_leases names the leases' lines";
-  if (!options.group && now.in_graphs != 0) text += "; graphs can share slots: sharing_group";
-  return text;
-}
-
 void pool_exhausted::throw_at(source_location where) const {
   detail::throw_again_at(*this, where);
-}
-
-void slot_pool::state::refuse(claim_request const& asked, size_class& of,
-                              std::exception_ptr const& failure) {
-  if (failure == nullptr) {
-    std::size_t const existing = of.slots.load(std::memory_order_relaxed);
-    throw pool_exhausted(std::string(asked.call) + ": all " + std::to_string(existing) +
-                         " slots of \"" + of.label + "\" are out (" +
-                         (existing >= slots_max ? "slots_max" : "the limit in bytes") + "), " +
-                         describe_claim(asked, of));
-  }
-  try {
-    std::rethrow_exception(failure);
-  } catch (cuda_error const& error) {
-    if (of.bytes == 0 || error.status() != cudaErrorMemoryAllocation) throw;
-    throw cuda_error(error.status(), error.api(), error.where(), describe_claim(asked, of));
-  }
 }
 
 }  // namespace escrow::inline v0_1

@@ -52,11 +52,9 @@ class free_lists {
   // Slots removed to be queried or destroyed. Relaxed when incremented: before the slot leaves its
   // list, under a lock that a search takes.
   std::atomic<std::size_t> looked_at{0};
-  // Whether a search that began after count() and found nothing may have missed a slot: one was
-  // looked at, or put where the search had been. Acquire: with `looked_at` also the put is seen.
-  [[nodiscard]] bool has_moved_since(std::uint64_t puts_before) noexcept {
-    return is_any_looked_at() || count().puts != puts_before;
-  }
+  // A search that found nothing may have missed a slot if one was looked at afterwards, or if then
+  // the puts are not those of before: it was put where the search had been. Acquire, and released
+  // when decremented: with `looked_at` also the put is seen.
   [[nodiscard]] bool is_any_looked_at() const noexcept {
     return looked_at.load(std::memory_order_acquire) != 0;
   }

@@ -41,6 +41,7 @@ slot_pool::state::state(slot_pool& pool, pool_options given, make_function made,
       is_host_ordered(options.host_ordered ||
                       (policy != nullptr && policy->source.is_host_written)),
       end_on_worker(*this, used, options.device),
+      sweep_on_worker(*this, used, options.device),
       reuse(options.group.has_value()),
       smallest(policy != nullptr ? scratch_pool::bytes_min : 0,
                policy != nullptr ? label_of(scratch_pool::bytes_min) : options.label,
@@ -97,10 +98,10 @@ std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
   close();
   in.kept.release();  // the caller says so
   {
-    state::host_wait wait;
+    host_wait wait;
     auto const has_slots = [&in] {
       std::size_t sum = 0;
-      in.for_each_size([&](auto& each) { sum += each.slots.load(std::memory_order_relaxed); });
+      in.for_each_size([&](auto& each) { sum += each.slots.alive(); });
       return sum != 0;
     };
     while (has_slots()) {
@@ -142,7 +143,7 @@ void slot_pool::state::leak_kept() noexcept {
   }
 }
 
-bool slot_pool::state::host_wait::go_on(std::chrono::nanoseconds max) {
+bool host_wait::go_on(std::chrono::nanoseconds max) {
   constexpr std::chrono::nanoseconds look_again_max = std::chrono::microseconds(200);
   if (max.count() <= 0) return false;  // also the least of all times, from which nothing is taken
   auto const left = max - (clock::now() - begin_);
@@ -166,7 +167,7 @@ slot::slot(slot_pool& pool, size_class& of, slot_pool::make_function const& make
 }
 
 void slot_pool::state::destroy(slot& idle) noexcept {
-  idle.of_.slots.fetch_sub(1, std::memory_order_release);  // see there
+  idle.of_.slots.begin_end();
   if (!idle.is_done_) idle.reclaim_after(idle.ready(), {});
   idle.push();
 }
@@ -175,16 +176,17 @@ void slot_pool::state::leak(slot& unknown) noexcept {
   size_class& of = unknown.of_;
   deleter_core::leak(unknown);
   give_back(of);
-  of.slots.fetch_sub(1, std::memory_order_release);  // see there
+  of.slots.remove();
 }
 
 void slot_pool::destroy_slot(reclaimable& thing) noexcept {
   auto& idle = static_cast<slot&>(thing);
   // A graph may have held it last, and CUDA may have released it too early.
   state& in = *idle.pool_.state_;
-  size_class const& of = idle.of_;
+  size_class& of = idle.of_;
   if (may_work_go_on_untold()) {
     in.give_back(of);
+    of.slots.end();
     return deleter_core::leak(idle);
   }
   for (; !idle.also_ready_.empty(); idle.also_ready_.pop_back()) {
@@ -196,6 +198,7 @@ void slot_pool::destroy_slot(reclaimable& thing) noexcept {
   }
   delete &idle;
   in.give_back(of);
+  of.slots.end();  // only now: it counts for the limits until its memory is back
   in.drop_reference();
 }
 

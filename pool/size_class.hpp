@@ -16,6 +16,48 @@
 
 namespace escrow::inline v0_1 {
 
+// The slots of one size. Each is alive, then perhaps on its way to its destruction, and counts for
+// the pool's limits until its memory is given back.
+// Thread safety: any thread. Released when a slot goes, acquired when one is added: a claim that
+//   gets a closed pool's room sees it closed.
+class ESCROW_LOCAL slot_count {
+ public:
+  [[nodiscard]] std::size_t existing() const noexcept { return existing_in(load()); }
+  [[nodiscard]] std::size_t alive() const noexcept {
+    std::uint64_t const now = load();
+    return existing_in(now) - ending_in(now);
+  }
+  [[nodiscard]] bool is_any_ending() const noexcept { return ending_in(load()) != 0; }
+
+  // Adds one below `max`, if then `may_add()`. Returns how many exist now; 0: none was added.
+  template <class MayAdd>
+  [[nodiscard]] std::size_t try_add(std::size_t max, MayAdd may_add) noexcept {
+    std::uint64_t now = load();
+    do {
+      if (existing_in(now) >= max || !may_add()) return 0;
+    } while (!both_.compare_exchange_weak(now, now + 1, std::memory_order_acquire));
+    return existing_in(now) + 1;
+  }
+  void begin_end() noexcept { both_.fetch_add(one_ending, std::memory_order_release); }
+  void end() noexcept { both_.fetch_sub(one_ending + 1, std::memory_order_release); }
+  void remove() noexcept { both_.fetch_sub(1, std::memory_order_release); }  // an alive one
+
+ private:
+  // In one number, so that a slot that ends is counted once at any moment.
+  static constexpr std::uint64_t one_ending = std::uint64_t{1} << 32;
+  [[nodiscard]] static std::size_t existing_in(std::uint64_t both) noexcept {
+    return both % one_ending;
+  }
+  [[nodiscard]] static std::size_t ending_in(std::uint64_t both) noexcept {
+    return both / one_ending;
+  }
+  [[nodiscard]] std::uint64_t load() const noexcept {
+    return both_.load(std::memory_order_acquire);
+  }
+
+  std::atomic<std::uint64_t> both_{0};
+};
+
 // What a pool has for each size of its slots: a resource_pool has one, a scratch_pool makes them.
 // Thread safety: any thread. Lifetime: the pool's.
 struct ESCROW_LOCAL size_class {
@@ -28,9 +70,7 @@ struct ESCROW_LOCAL size_class {
   std::atomic<size_class*> next{nullptr};
 
   free_lists free;
-  // Existing slots, neither handed to the worker for destruction nor leaked. Released when
-  // decremented, acquired when incremented: a claim that gets a closed pool's room sees it closed.
-  std::atomic<std::size_t> slots{0};
+  slot_count slots;                        // without leaked ones
   std::atomic<std::size_t> slots_peak{0};  // statistics: relaxed
   capture_reuse::of_size captured;
 
@@ -46,23 +86,23 @@ struct ESCROW_LOCAL size_class {
   alignas(64) std::atomic<std::size_t> local_users{0};  // claimers and streams
   std::atomic<std::size_t> local_idle_max{0};           // each may keep so many
 
-  // Whether there are free slots, or some on their way from a list.
-  [[nodiscard]] bool has_busy() noexcept {
-    if (free.is_any_looked_at() || free.lists() != 0) return true;
-    std::uint64_t const puts_before = free.count().puts;
-    return free.lists() != 0 || free.has_moved_since(puts_before);
+  // Whether a slot, or its room, is on its way: asked about, or to its destruction.
+  [[nodiscard]] bool is_any_on_its_way() const noexcept {
+    return free.is_any_looked_at() || slots.is_any_ending();
   }
+  // Whether there are free slots, too.
+  [[nodiscard]] bool has_busy() const noexcept { return is_any_on_its_way() || free.lists() != 0; }
 };
 
 // While a free slot is on its way to its destruction: a claim that finds neither it nor its room
-// sees `looked_at`, or less `slots`, and tries again.
+// sees `looked_at`, or that it is ending, and tries again.
 class ESCROW_LOCAL shrinking {
  public:
   explicit shrinking(size_class& of) noexcept : of_(of) {
     of_.free.looked_at.fetch_add(1, std::memory_order_relaxed);
   }
   shrinking(shrinking&&) = delete;
-  // Release: see free_lists::has_moved_since().
+  // Release: see free_lists::is_any_looked_at().
   ~shrinking() { of_.free.looked_at.fetch_sub(1, std::memory_order_release); }
 
  private:

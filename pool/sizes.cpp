@@ -3,6 +3,8 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <exception>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,7 +27,8 @@ constexpr std::size_t step_max = std::size_t{2} << 20;
 std::size_t scratch_pool::block_bytes(std::size_t bytes) noexcept {
   std::size_t const least = std::max(bytes, bytes_min);
   std::size_t const step = std::min(std::bit_floor(least - 1) / 4, step_max);
-  return (least + step - 1) / step * step;
+  std::size_t const more = (step - least % step) % step;
+  return least + std::min(more, std::numeric_limits<std::size_t>::max() - least);
 }
 
 std::string slot_pool::state::label_of(std::size_t size) const {
@@ -34,8 +37,9 @@ std::string slot_pool::state::label_of(std::size_t size) const {
 
 size_class& slot_pool::state::larger_size_for(char const* call, std::size_t bytes) {
   if (bytes > scratch_pool::bytes_max) {
-    throw usage_error(call, "`bytes` is " + std::to_string(bytes),
-                      "claim at most scratch_pool::bytes_max");
+    throw usage_error(
+        call, "`bytes` is " + std::to_string(bytes),
+        "claim at most scratch_pool::bytes_max (" + std::to_string(scratch_pool::bytes_max) + ")");
   }
   std::size_t const size = scratch_pool::block_bytes(bytes);
   // Consecutive sizes have different hashes: their number, four for each power of two.
@@ -60,10 +64,13 @@ size_class& slot_pool::state::larger_size_for(char const* call, std::size_t byte
   return *its;
 }
 
-bool slot_pool::state::reserve(size_class const& of) noexcept {
+bool slot_pool::state::reserve(size_class const& of, bool has_turn) noexcept {
+  // Relaxed: who misses it takes the room of one more slot, and the search is repeated.
+  std::size_t const left_to_turn = has_turn ? 0 : turns.room_of_turn();
+  std::size_t const most = bytes_max - std::min(bytes_max, left_to_turn);
   std::size_t now = reserved.load(std::memory_order_relaxed);
   do {
-    if (of.bytes > bytes_max || now > bytes_max - of.bytes) return false;
+    if (of.bytes > most || now > most - of.bytes) return false;
   } while (!reserved.compare_exchange_weak(now, now + of.bytes, std::memory_order_relaxed));
   return true;
 }
@@ -74,21 +81,28 @@ void slot_pool::state::give_back(size_class const& of, bool was_made) noexcept {
   reserved.fetch_sub(of.bytes, std::memory_order_release);  // see is_room_coming()
 }
 
-bool slot_pool::state::is_room_coming(size_class const& of) noexcept {
-  if (of.bytes == 0 || of.bytes > bytes_max) return false;  // 0: it has no limit
-  bool is_any_busy = false;
+void slot_pool::state::look_for_room(search_result& seen) noexcept {
   std::size_t existing = 0;
   for_each_size([&](size_class& each) {
-    is_any_busy = is_any_busy || each.has_busy();
-    existing += each.slots.load(std::memory_order_relaxed) * each.bytes;
+    seen.is_on_its_way |= each.is_any_on_its_way();
+    seen.is_busy |= each.free.lists() != 0;
+    existing += each.slots.existing() * each.bytes;
   });
   // Acquire: if the room has come just now, moves() tells afterwards.
-  return is_any_busy || reserved.load(std::memory_order_acquire) > existing;
+  seen.is_on_its_way |= reserved.load(std::memory_order_acquire) > existing;
 }
 
-std::uint64_t slot_pool::state::moves() noexcept {
-  std::uint64_t sum = given_back.load(std::memory_order_relaxed);
-  for_each_size([&sum](size_class& each) { sum += each.free.count().puts; });
+std::uint64_t slot_pool::state::moves(size_class& of, bool is_of_all) noexcept {
+  std::uint64_t sum = given_back.load(std::memory_order_relaxed) + reuse.moves();
+  auto const add = [&sum](size_class& each) { sum += each.free.count().puts; };
+  is_of_all ? for_each_size(add) : add(of);
+  return sum;
+}
+
+std::size_t slot_pool::state::slots_of(size_class& of, bool is_of_all) noexcept {
+  std::size_t sum = 0;
+  auto const add = [&sum](size_class& each) { sum += each.slots.existing(); };
+  is_of_all ? for_each_size(add) : add(of);
   return sum;
 }
 
@@ -103,7 +117,7 @@ std::size_t slot_pool::state::destroy_done(size_class& of, std::size_t count_max
       shrinking const listed(of);
       done = take_done(of, pass);
       if (done == nullptr) break;
-      of.slots.fetch_sub(1, std::memory_order_release);  // see there
+      of.slots.begin_end();
     }
     destroy_slot(*done);
   }
@@ -131,18 +145,43 @@ void slot_pool::state::retire_unused_now() noexcept {
   auto checked = checked_at.load(std::memory_order_relaxed);
   if (now - checked < unused_max) return;
   if (!checked_at.compare_exchange_strong(checked, now, std::memory_order_relaxed)) return;
-  // Relaxed: a number.
+  // Relaxed: numbers.
   std::uint64_t const last =
       releases_seen.exchange(releases.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  swept_to.store(last, std::memory_order_relaxed);
+  // What is not used by the next call is unused then.
+  for_each_size([&](size_class& each) { ask_for_local_slots(each); });
+  // Acquire: the last sweep has left the node.
+  if (is_sweep_due.exchange(true, std::memory_order_acquire)) return;
+  references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one
+  sweep_on_worker.push();
+}
+
+void slot_pool::state::sweep() noexcept {
+  is_sweep_due.store(false, std::memory_order_release);  // first: the next one may be pushed
+  std::uint64_t const last = swept_to.load(std::memory_order_relaxed);
   for_each_size([&](size_class& each) {
-    ask_for_local_slots(each);  // what is not used by the next call is unused then
     while (true) {
-      shrinking const listed(each);
-      slot* const unused = each.free.take_oldest(last);
-      if (unused == nullptr) return;
-      destroy(*unused);
+      slot* unused = nullptr;
+      {
+        shrinking const listed(each);
+        unused = each.free.take_oldest(last);
+        if (unused == nullptr) return;
+        if (!unused->is_done_ && !is_done(*unused)) {
+          destroy(*unused);  // after its work
+          continue;
+        }
+        each.slots.begin_end();
+      }
+      try {
+        device_scope const device(options.device);
+        destroy_slot(*unused);
+      } catch (std::exception const&) {
+        unused->push();
+      }
     }
   });
+  drop_reference();
 }
 
 }  // namespace escrow::inline v0_1

@@ -17,42 +17,13 @@
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
-#include "escrow/internal/profiler.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "escrow/pool/resource_pool.hpp"
+#include "search.hpp"
 #include "size_class.hpp"
+#include "stream_use.hpp"
 
 namespace escrow::inline v0_1 {
-
-// A never reused number for the calling thread if `stream` is cudaStreamPerThread, else 0.
-[[nodiscard]] std::uint64_t thread_of(cudaStream_t stream) noexcept;
-
-// `stream` with that id and device, on the calling thread.
-[[nodiscard]] inline stream_use use_of(stream_ref stream, std::uint64_t id, int device) noexcept {
-  cudaStream_t const handle = stream.get() == nullptr ? cudaStreamLegacy : stream.get();
-  return {handle, id, thread_of(handle), device};
-}
-[[nodiscard]] inline bool is_other_thread(stream_use const& use) noexcept {
-  return use.thread != 0 && use.thread != thread_of(cudaStreamPerThread);
-}
-// Whether `given`, on the calling thread, is the stream of `known`.
-[[nodiscard]] inline bool is_same_stream(stream_use const& known,
-                                         stream_use const& given) noexcept {
-  if (known.id != 0 && given.id != 0) return known.id == given.id;
-  return known.handle == given.handle && known.thread == given.thread &&
-         (!is_ambiguous(known.handle) || known.device == given.device) && given.id < known.id_below;
-}
-// As detail::query_capture(), but reports an invalidated capture, too, if `stream` is the legacy
-// stream while a blocking stream captures: neither can be recorded on.
-[[nodiscard]] inline cudaError_t query_recordable(
-    cudaStream_t stream, capture_info& capture,
-    detail::capture_dependencies* after = nullptr) noexcept {
-  cudaError_t const status = detail::query_capture(stream, capture, after);
-  if (status != cudaErrorStreamCaptureImplicit || stream != cudaStreamLegacy) return status;
-  static_cast<void>(cudaGetLastError());
-  capture.status = capture_status::invalidated;
-  return cudaSuccess;
-}
 
 struct ESCROW_LOCAL slot_pool::state {
   state(slot_pool& pool, pool_options given, make_function made, scratch_policy const* policy,
@@ -81,12 +52,32 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] claimed_slot claim_other(claim_request const& asked, size_class& of,
                                          std::uint64_t stream_id, capture_info capture,
                                          capture_frontier frontier);
-  // These return null if no slot is available now. `failure`: why no slot could be made.
+
+  // at_limit.cpp
+  // A slot, or null and what was seen. The first search of a claim is that of take_eager() or
+  // take_captured(). If it finds none, a limit is reached: one claim at a time searches on, also
+  // for room, which other claims leave to it. `may_wait`: it waits for its turn.
+  [[nodiscard]] slot* search(claim_request const& asked, size_class& of, std::uint64_t stream_id,
+                             capture_info const& capture, capture_frontier const& frontier,
+                             bool may_wait, search_result& seen);
+  // After a search that found nothing: false if the claim ends so; else what it waited for may have
+  // come. A search that others disturbed is repeated at most as often as there are slots.
+  [[nodiscard]] bool may_search_again(claim_request const& asked, size_class& of,
+                                      search_result& seen, claim_waits& waits);
+  // The deleters whose workers may free memory, and how much all of them have reclaimed so far.
+  [[nodiscard]] std::array<deleter_core const*, 2> workers() const noexcept;
+  [[nodiscard]] std::uint64_t reclaimed() const noexcept;
+  // After a claim found no memory: waits until the workers have reclaimed something. Runs no
+  // owner's destructor. False if they have nothing, or if the time is over.
+  [[nodiscard]] bool wait_for_workers(claim_request const& asked, search_result& seen,
+                                      claim_waits& waits) noexcept;
+
+  // claim.cpp
+  // These return null if no slot is available now. `seen.failure`: why no slot could be made.
   [[nodiscard]] slot* take_eager(size_class& of, stream_ref stream, std::uint64_t stream_id,
-                                 std::exception_ptr& failure);
+                                 search_result& seen);
   // One that no GPU work uses: idle or new. `on`: the claim's stream, null if it captures.
-  [[nodiscard]] slot* take_unused(size_class& of, stream_use const* on,
-                                  std::exception_ptr& failure);
+  [[nodiscard]] slot* take_unused(size_class& of, stream_use const* on, search_result& seen);
   // An idle slot. Asks about the last launch of each exec in flight until there is one, then about
   // each list's oldest slot not yet asked about in pass number `pass`. `is_first_look`: not for
   // longer than making a slot takes; and not about a full pool's only list, since the claim gets
@@ -98,14 +89,13 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] std::uint64_t next_pass() noexcept {
     return passes.fetch_add(1, std::memory_order_relaxed) + 1;
   }
-  // Null if a limit is reached. On failure null, and `failure` has the reason.
-  slot* make_slot(size_class& of, std::exception_ptr& failure) noexcept;
+  // Null if a limit is reached. On failure null, and `seen` has the reason.
+  slot* make_slot(size_class& of, search_result& seen) noexcept;
   // The same as a last resort, after it has made room in other sizes, also with what is idle on the
   // stream `on`; null if nothing can be recorded there.
-  slot* grow_in_room(size_class& of, std::exception_ptr& failure, stream_use const* on);
+  slot* grow_in_room(size_class& of, search_result& seen, stream_use const* on);
   // Whether room in bytes would help: no slot was made for lack of memory.
-  [[nodiscard]] bool may_make_room(size_class const& of,
-                                   std::exception_ptr const& failure) const noexcept;
+  [[nodiscard]] bool may_make_room(size_class const& of, search_result const& seen) const noexcept;
   void wait_for(slot& taken, stream_ref stream, bool is_its_own);
   void require_open(char const* call, size_class const& of) const {
     if (is_closed.load(std::memory_order_relaxed)) [[unlikely]]
@@ -119,10 +109,15 @@ struct ESCROW_LOCAL slot_pool::state {
   // captured.cpp
   [[nodiscard]] slot* take_captured(claim_request const& asked, size_class& of,
                                     capture_info const& capture, capture_frontier const& frontier,
-                                    std::exception_ptr& failure);
+                                    search_result& seen);
   // The same without growth, waits and edges.
   [[nodiscard]] slot* take_existing(size_class& of, capture_info const& capture,
-                                    capture_frontier const& frontier, source_location where);
+                                    capture_frontier const& frontier, source_location where,
+                                    std::uint64_t pass);
+  // In a sharing group, what its graphs hold of the sizes `from` up to `bytes_most`.
+  [[nodiscard]] slot* take_held(size_class* from, std::size_t bytes_most,
+                                capture_info const& capture, capture_frontier const& frontier,
+                                source_location where);
   // Makes the captured graph hold the slot that a claim took; `is_exclusive`: no other claim and no
   // other graph gets it meanwhile. If it throws, the slot is where it was.
   void give_to_graph(slot& taken, capture_info const& capture, source_location where,
@@ -157,6 +152,8 @@ struct ESCROW_LOCAL slot_pool::state {
   // `may_be_shared`: see capture_reuse::end_lease.
   void end_lease(slot& used, bool may_be_shared = false) noexcept;
   void go_home(slot& idle) noexcept {
+    // In no stream's list, where it would stand behind busy ones.
+    if (idle.is_done_) idle.key_ = free_lists::idle;
     if (!idle.of_.free.put(idle)) destroy(idle);
   }
 
@@ -243,11 +240,17 @@ struct ESCROW_LOCAL slot_pool::state {
   void add_holders(size_class& of, std::vector<holder>& all) const;
   // The pool, and at most `holders_max` holders, those of `first` before others.
   [[nodiscard]] std::string describe(size_class const& first, std::size_t holders_max);
+
+  // refuse.cpp
+  // Throws pool_exhausted for a size above the policy's limit.
+  void require_possible(claim_request const& asked, size_class const& of) const;
   // What the errors of a claim say beside its reason.
-  [[nodiscard]] std::string describe_claim(claim_request const& asked, size_class& of);
-  // The end of a claim that gets nothing: throws `failure`, if it has one, or pool_exhausted.
-  [[noreturn]] void refuse(claim_request const& asked, size_class& of,
-                           std::exception_ptr const& failure);
+  [[nodiscard]] std::string describe_claim(claim_request const& asked, size_class& of,
+                                           search_result const& seen);
+  // The options that would have helped, with their values.
+  [[nodiscard]] std::string remedies(size_class& of, search_result const& seen);
+  // The end of a claim that gets nothing: throws its failure, if it has one, or pool_exhausted.
+  [[noreturn]] void refuse(claim_request const& asked, size_class& of, search_result const& seen);
 
   // sizes.cpp
   [[nodiscard]] std::string label_of(std::size_t size) const;
@@ -262,24 +265,29 @@ struct ESCROW_LOCAL slot_pool::state {
       call(*std::exchange(each, each->next.load(std::memory_order_acquire)));
     }
   }
-  // Takes room for a slot that is about to be made. False: the limit in bytes is reached.
-  [[nodiscard]] bool reserve(size_class const& of) noexcept;
+  // Takes room for a slot that is about to be made. False: the limit in bytes is reached, or what
+  // is left is for the claim that has the turn.
+  [[nodiscard]] bool reserve(size_class const& of, bool has_turn) noexcept;
   // A slot was destroyed or leaked, or, if not `was_made`, is not made after all.
   void give_back(size_class const& of, bool was_made = true) noexcept;
   // Whether room will come by itself: work on free slots ends, slots are being destroyed.
-  [[nodiscard]] bool is_room_coming(size_class const& of) noexcept;
-  // How many times a slot has become free or memory was given back so far. A search through the
-  // sizes that finds neither a slot nor room has missed none if this is equal before and after it.
-  [[nodiscard]] std::uint64_t moves() noexcept;
+  void look_for_room(search_result& seen) noexcept;
+  // How many times a slot of that size, or `is_of_all`, has become free, or memory was given back
+  // so far. A search that finds neither a slot, nor room, nor one on its way has missed none if
+  // this is equal before and after it.
+  [[nodiscard]] std::uint64_t moves(size_class& of, bool is_of_all) noexcept;
+  [[nodiscard]] std::size_t slots_of(size_class& of, bool is_of_all) noexcept;  // existing ones
   // Destroys at most `count_max` free slots whose work is done, and returns how many.
   std::size_t destroy_done(size_class& of, std::size_t count_max);
-  // In a claim, once in scratch_policy::idle_max: hands slots to the worker that have been free
-  // since the time before. Calls no CUDA function.
+  // In a claim, once in scratch_policy::idle_max: lets the worker free the slots that have been
+  // free since the time before. Until it comes to that, claims may take them. Calls no CUDA
+  // function.
   void retire_unused() noexcept {
     if (unused_max.count() != 0) [[unlikely]]
       retire_unused_now();
   }
   void retire_unused_now() noexcept;
+  void sweep() noexcept;  // on the worker
 
   // lifecycle.cpp
   void bind_group();  // to the pool's device; throws usage_error if it is another's
@@ -295,20 +303,6 @@ struct ESCROW_LOCAL slot_pool::state {
     return now;
   }
 
-  // A wait on the host for a slot, or for GPU work, whose end nothing announces.
-  class host_wait {
-   public:
-    // Sleeps for a moment, for longer each time. False, at once, if this wait has lasted for `max`.
-    [[nodiscard]] bool go_on(std::chrono::nanoseconds max);
-
-   private:
-    using clock = std::chrono::steady_clock;
-
-    clock::time_point const begin_ = clock::now();
-    std::chrono::nanoseconds look_again_ = std::chrono::microseconds(10);
-    profiler_range const range_{"escrow: wait for a slot"};
-  };
-
   // Pushed by the last reference: frees the pool and the user's functions on the worker.
   struct end_node final : reclaimable {
     end_node(state& of, deleter_core& used, int device)
@@ -321,6 +315,16 @@ struct ESCROW_LOCAL slot_pool::state {
     state& ended;
   };
 
+  // Pushed by retire_unused(), when it is in no queue.
+  struct sweep_node final : reclaimable {
+    sweep_node(state& of, deleter_core& used, int device)
+        : reclaimable(used, release_lane::destroy, device, &sweep), swept(of) {}
+    static void sweep(reclaimable& thing) noexcept {
+      static_cast<sweep_node&>(thing).swept.sweep();
+    }
+    state& swept;
+  };
+
   slot_pool& owner;
   pool_options options;
   std::size_t const slots_max;
@@ -329,6 +333,10 @@ struct ESCROW_LOCAL slot_pool::state {
   bool const is_only_device;   // no stream can be of another device
   bool const is_host_ordered;  // all claims are for the host: it writes the resources
   end_node end_on_worker;
+  sweep_node sweep_on_worker;
+  // Taken by who pushes the node, released by the worker before it sweeps.
+  std::atomic<bool> is_sweep_due{false};
+  std::atomic<std::uint64_t> swept_to{0};  // the last release of what is unused. Relaxed: a number
   capture_reuse reuse;
   kept_sets kept;  // with options.held_until_closed: of the graphs of its captures
 
@@ -364,6 +372,7 @@ struct ESCROW_LOCAL slot_pool::state {
   std::atomic<std::size_t> bytes_peak{0};
   std::atomic<std::uint64_t> returned{0};
   std::atomic<std::uint64_t> given_back{0};  // the same, and what was reserved in vain
+  search_turns turns;
 
   // Stamps releases, to find the oldest. Relaxed, and incremented in two steps: simultaneous
   // releases may get the same stamp or either order. Written by each release with an event, so in a

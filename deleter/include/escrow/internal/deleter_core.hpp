@@ -59,6 +59,16 @@ class deleter_core {
   void recycle() noexcept {  // the same for all
     recycle_until([] { return false; });
   }
+  // For a claim that finds no memory: whether a wait for the worker may help. Not on the worker
+  // itself, nor if nothing is left to be reclaimed.
+  [[nodiscard]] bool may_reclaim() const noexcept;
+  // How much was reclaimed so far. Relaxed: a number.
+  [[nodiscard]] std::uint64_t reclaimed() const noexcept {
+    return reclaimed_.load(std::memory_order_relaxed);
+  }
+  // Of deleter::global(); null if nothing has asked for that yet.
+  [[nodiscard]] static deleter_core* global_or_null() noexcept;
+
   // Drops references to sets once their events are done. Takes a short lock.
   void defer(deferred_releases waiting) noexcept;
 
@@ -124,6 +134,8 @@ class deleter_core {
   // another thread is in a pass or the process is exiting. `is_thread_relaxed`: whether the thread
   // is in Relaxed capture mode; if not, the pass sets the mode for good, and this flag.
   std::size_t guarded_pass(bool& is_thread_relaxed) noexcept;
+  // Whether nothing is left to be reclaimed, and no pass is running.
+  [[nodiscard]] bool is_quiet() const noexcept;
   // True if nothing has arrived since the last pass.
   [[nodiscard]] bool nothing_arrived() const noexcept;
   // The epoch for what this thread pushes: during a reclaim, that of the thing being reclaimed.

@@ -27,16 +27,20 @@ namespace escrow::inline v0_1 {
 
 // Options of a pool, which copies them. The deleter may be destroyed before the pool.
 struct pool_options {
-  // Maximum number of resources; empty: 64, in a stream_allocator no limit. A graph holds those it
-  // uses: see resource_pool.
+  // Maximum number of resources, each until it is destroyed; empty: 64, in a stream_allocator no
+  // limit. A graph holds those it uses: see resource_pool.
   std::optional<std::size_t> slots_max = {};
   // The resources' device; -1: the device current when the pool is created.
   int device = -1;
   // How long claim() may block the host when all resources are out. Zero: it throws at once.
   std::chrono::nanoseconds host_wait_max{0};
   // How long a claim in a capture, or for the host, may block the host until eager work on free
-  // resources is done: neither can wait for it in the stream.
+  // resources is done: neither can wait for it in the stream. At a limit also until what is being
+  // freed is freed.
   std::chrono::nanoseconds capture_wait_max = std::chrono::seconds(10);
+  // How long claim() that finds no memory may block the host while the deleter's worker, or that of
+  // deleter::global(), has something to destroy that may give it back. Zero: it does not wait.
+  std::chrono::nanoseconds reclaim_wait_max = std::chrono::milliseconds(100);
   std::string label = "pool";  // in errors and reports
   // Notes for each lease the claim's source line and time, which holders(), close_for(), describe()
   // and pool_exhausted then name. A claim and a release take one more lock each.
@@ -75,7 +79,7 @@ struct pool_options {
 // pool. There is no peak of leases, which would cost each claim an atomic operation. slots_peak has
 // the most slots that existed at a time.
 struct pool_stats {
-  std::size_t slots = 0;           // existing resources, without leaked ones
+  std::size_t slots = 0;           // resources, without those that are leaked or being destroyed
   std::size_t leased = 0;          // of them, in leases and not held by graphs
   std::size_t idle = 0;            // of them, free; earlier work may still use them
   std::size_t unrecorded = 0;      // of the idle ones, only for their stream now: see claimer
@@ -115,8 +119,9 @@ struct holder {
 // Any thread. Throws std::bad_alloc.
 [[nodiscard]] ESCROW_API std::string describe(holder const& which);
 
-// All slots are out, no more may be created, and the claim may not wait (any longer). The text
-// names the holders and the remedies. A capture in progress stays valid.
+// All slots are out, no more may be created, and the claim may not wait (any longer); or other
+// threads took each slot that became free. The text says which, and names the holders and the
+// options that would have helped. A capture in progress stays valid.
 class ESCROW_API pool_exhausted : public std::runtime_error, public located_error {
  public:
   using std::runtime_error::runtime_error;

@@ -29,8 +29,8 @@ struct scratch_policy {
   // Maximum bytes of all blocks together, whether they are in use or not.
   std::size_t bytes_max = std::numeric_limits<std::size_t>::max();
   // Blocks that are free for longer than this are given back. Once in this time a claim checks: the
-  // deleter's worker frees the blocks that have been free since the check before. Zero: never.
-  // Without claims nothing is checked: call trim().
+  // deleter's worker frees the blocks that have been free since the check before. Until it comes to
+  // them, claims may take them. Zero: never. Without claims nothing is checked: call trim().
   std::chrono::nanoseconds idle_max{0};
   memory_source source = memory_source::device();
 };
@@ -76,28 +76,30 @@ class scratch_claimer;
 // Memory in blocks of certain sizes, each with slots as those of a resource_pool. There are four
 // sizes for each power of two (1, 1.25, 1.5 and 1.75 times it), and steps of 2 MiB from 8 MiB on.
 // So a block is less than 25 % larger than the claim, but at least bytes_min. In a capture with
-// pool_options::group it may be a larger one that the group's graphs hold already. Blocks are
-// neither split nor joined. A size that was claimed once takes about 20 KB of host memory until the
-// pool is destroyed.
+// pool_options::group it may be one that the group's graphs hold already, up to four times as
+// large, and larger before the claim is refused. Blocks are neither split nor joined. A size that
+// was claimed once takes about 20 KB of host memory until the pool is destroyed.
 //   Memory comes back by trim() and after scratch_policy::idle_max. If a claim finds no memory or
 // no room below bytes_max, and no block of its size to wait for in the stream, it frees idle blocks
 // of other sizes on its thread and tries again. cudaFree may then block it until the device is
-// idle. If the work on free blocks is not done, or if other threads release blocks meanwhile, it
-// waits for that on the host, for at most capture_wait_max; then try again later. Blocks are freed
-// only after the work on them.
+// idle. If it finds no memory then, it waits for the deleter's worker, for at most
+// reclaim_wait_max; if the work on free blocks is not done, for that on the host, for at most
+// capture_wait_max. Blocks are freed only after the work on them.
 // Thread safety: as resource_pool. A claim of a size that exists takes no lock of the pool's.
 // Lifetime: as resource_pool: the destructor never blocks; blocks are freed when they return.
 // Capture: as resource_pool; a limit that is reached in a capture acts as slots_max does.
 // Errors: as resource_pool; usage_error for more than bytes_max. Out of memory is a cuda_error, a
-//   limit that is reached pool_exhausted: both name the claim's size and line, and what leases and
-//   graphs hold. Errors and holders name the blocks of one size "<label> of <size> bytes".
+//   limit that is reached, or a block above it, pool_exhausted: they name the claim's size and
+//   line, what leases and graphs hold, and the options that would have helped. Errors and holders
+//   name the blocks of one size "<label> of <size> bytes".
 // Example: examples/scratch.cpp.
 class ESCROW_API scratch_pool {
  public:
   // The smallest block, and the largest.
   static constexpr std::size_t bytes_min = 256;
   static constexpr std::size_t bytes_max = std::size_t{1} << 40;
-  // The size of the block that a claim of `bytes` gets, unless it shares one.
+  // The size of the block that a claim of `bytes` gets, unless it shares one. Never less than
+  // `bytes`, also above bytes_max.
   [[nodiscard]] static std::size_t block_bytes(std::size_t bytes) noexcept;
 
   // `options.slots_max` limits each size. Throws cuda_error if `options.device` is not a device,

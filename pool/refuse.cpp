@@ -1,0 +1,120 @@
+// The texts of claims that are refused: why, who holds what, and which option would have helped.
+#include <chrono>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "escrow/core/error.hpp"
+#include "slot_pool_state.hpp"
+
+namespace escrow::inline v0_1 {
+
+namespace {
+
+// An option with its value.
+std::string of_value(char const* option, std::size_t value) {
+  return std::string(option) + " (" + std::to_string(value) + ")";
+}
+std::string of_value(char const* option, std::chrono::nanoseconds value) {
+  constexpr std::int64_t ns_per_ms = 1'000'000;
+  std::int64_t const ns = value.count();
+  return std::string(option) + " (" +
+         (ns % ns_per_ms == 0 ? std::to_string(ns / ns_per_ms) + " ms"
+                              : std::to_string(ns) + " ns") +
+         ")";
+}
+
+std::string joined(std::vector<std::string> const& remedies) {
+  std::string text;
+  for (std::size_t i = 0; i < remedies.size(); ++i) {
+    if (i != 0) text += i + 1 == remedies.size() ? (i == 1 ? " or " : ", or ") : ", ";
+    text += remedies[i];
+  }
+  return text;
+}
+
+}  // namespace
+
+void slot_pool::state::require_possible(claim_request const& asked, size_class const& of) const {
+  if (of.bytes <= bytes_max) return;
+  throw pool_exhausted(std::string(asked.call) + ": a block for " + std::to_string(asked.bytes) +
+                       " bytes has " + std::to_string(of.bytes) + ", more than all blocks of \"" +
+                       options.label + "\" together may have; claim less, or raise " +
+                       of_value("scratch_policy::bytes_max", bytes_max));
+}
+
+std::string slot_pool::state::remedies(size_class& of, search_result const& seen) {
+  std::vector<std::string> all;
+  bool const is_out_of_memory = seen.failure != nullptr;
+  bool const is_out_of_slots = !is_out_of_memory && of.slots.existing() >= slots_max;
+  if (seen.is_busy || seen.is_on_its_way) {
+    all.push_back("allow a longer wait with " +
+                  of_value("capture_wait_max", options.capture_wait_max));
+  }
+  if (seen.was_worker_late) {
+    all.push_back("allow the deleter a longer wait with " +
+                  of_value("reclaim_wait_max", options.reclaim_wait_max));
+  }
+  if (is_out_of_slots) all.push_back("raise " + of_value("slots_max", slots_max));
+  if (!is_out_of_memory && !is_out_of_slots) {
+    all.push_back("raise " + of_value("scratch_policy::bytes_max", bytes_max));
+  }
+  bool is_any_held = false;
+  bool is_any_unrecorded = false;
+  auto const look = [&](size_class& each) {
+    pool_stats const now = stats(each);
+    is_any_held |= now.slots > now.idle;
+    is_any_unrecorded |= now.unrecorded != 0;
+  };
+  is_out_of_slots ? look(of) : for_each_size(look);
+  if (is_any_unrecorded)
+    all.push_back("lower " + of_value("unrecorded_max", options.unrecorded_max));
+  if (is_any_held) {
+    all.emplace_back("release earlier");
+    if (!is_out_of_memory) {
+      all.push_back("allow a wait with " + of_value("host_wait_max", options.host_wait_max));
+    }
+  }
+  if (is_out_of_memory) all.emplace_back("claim less");
+  return joined(all);
+}
+
+std::string slot_pool::state::describe_claim(claim_request const& asked, size_class& of,
+                                             search_result const& seen) {
+  std::string text = "claimed at " + std::string(asked.where.file_name()) + ":" +
+                     std::to_string(asked.where.line());
+  if (of.bytes != 0) text += ": " + std::to_string(asked.bytes) + " bytes of \"" + of.label + "\"";
+  text += "; " + describe(of, 16);  // longer texts are not read
+  pool_stats const now = stats(of);
+  text += "\n" + remedies(of, seen);
+  if (!options.track_leases && now.leased != 0) text += "; track_leases names the leases' lines";
+  if (!options.group && now.in_graphs != 0) text += "; graphs can share slots: sharing_group";
+  return text;
+}
+
+void slot_pool::state::refuse(claim_request const& asked, size_class& of,
+                              search_result const& seen) {
+  if (seen.failure == nullptr) {
+    std::size_t const existing = of.slots.existing();
+    char const* const where = seen.is_busy         ? "out or in use by earlier work"
+                              : seen.is_on_its_way ? "out or being given back"
+                                                   : "out";
+    throw pool_exhausted(std::string(asked.call) + ": all " + std::to_string(existing) +
+                         " slots of \"" + of.label + "\" are " + where + " (" +
+                         (existing >= slots_max ? "slots_max" : "the limit in bytes") + ")" +
+                         (seen.has_moved && !seen.is_busy && !seen.is_on_its_way
+                              ? ", and other threads took what became free"
+                              : "") +
+                         ", " + describe_claim(asked, of, seen));
+  }
+  try {
+    std::rethrow_exception(seen.failure);
+  } catch (cuda_error const& error) {
+    bool const is_told = of.bytes != 0 || seen.was_worker_late;
+    if (!is_told || error.status() != cudaErrorMemoryAllocation) throw;
+    throw cuda_error(error.status(), error.api(), error.where(), describe_claim(asked, of, seen));
+  }
+}
+
+}  // namespace escrow::inline v0_1

@@ -1,0 +1,46 @@
+// Which stream a call was given, and whether it is one that is known.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/core/stream.hpp"
+#include "escrow/detail/slot.hpp"
+#include "escrow/internal/device.hpp"
+
+namespace escrow::inline v0_1 {
+
+// A never reused number for the calling thread if `stream` is cudaStreamPerThread, else 0.
+[[nodiscard]] std::uint64_t thread_of(cudaStream_t stream) noexcept;
+
+// `stream` with that id and device, on the calling thread.
+[[nodiscard]] inline stream_use use_of(stream_ref stream, std::uint64_t id, int device) noexcept {
+  cudaStream_t const handle = stream.get() == nullptr ? cudaStreamLegacy : stream.get();
+  return {handle, id, thread_of(handle), device};
+}
+[[nodiscard]] inline bool is_other_thread(stream_use const& use) noexcept {
+  return use.thread != 0 && use.thread != thread_of(cudaStreamPerThread);
+}
+// Whether `given`, on the calling thread, is the stream of `known`.
+[[nodiscard]] inline bool is_same_stream(stream_use const& known,
+                                         stream_use const& given) noexcept {
+  if (known.id != 0 && given.id != 0) return known.id == given.id;
+  return known.handle == given.handle && known.thread == given.thread &&
+         (!is_ambiguous(known.handle) || known.device == given.device) && given.id < known.id_below;
+}
+// As detail::query_capture(), but reports an invalidated capture, too, if `stream` is the legacy
+// stream while a blocking stream captures: neither can be recorded on.
+[[nodiscard]] inline cudaError_t query_recordable(
+    cudaStream_t stream, capture_info& capture,
+    detail::capture_dependencies* after = nullptr) noexcept {
+  cudaError_t const status = detail::query_capture(stream, capture, after);
+  if (status != cudaErrorStreamCaptureImplicit || stream != cudaStreamLegacy) return status;
+  static_cast<void>(cudaGetLastError());
+  capture.status = capture_status::invalidated;
+  return cudaSuccess;
+}
+
+}  // namespace escrow::inline v0_1
