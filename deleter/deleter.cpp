@@ -96,7 +96,7 @@ deleter::retirement deleter::begin_use(stream_ref stream, char const* call) {
     graph_registry::global().forget_released(capture.id, capture.graph);
     return with_object(
         {.how = retirement::kind::in_capture, .graph = capture.graph, .id = capture.id},
-        device_of_capturing(stream, capture.id));
+        device_of_capturing(stream));
   }
   retirement begun{
       .how = retirement::kind::after_stream, .stream = stream.get(), .id = stream_id(stream)};

@@ -284,7 +284,7 @@ void slot_pool::state::require_device(char const* call, stream_ref stream,
                                       capture_info const& capture, char const* remedy) {
   if (is_only_device) return;
   int const found =
-      capture.is_active() ? device_of_capturing(stream, capture.id) : device_of(stream);
+      capture.is_active() ? device_of_capturing(stream) : device_of(stream);
   if (found == options.device) return;
   throw usage_error(call,
                     "`stream` is not of device " + std::to_string(options.device) +
