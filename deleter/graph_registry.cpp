@@ -99,6 +99,12 @@ graph_registry::appended graph_registry::append(std::uint64_t id, cudaGraph_t gr
   return appended::no_set;
 }
 
+void graph_registry::append_first(reference_set& set, reclaimable& member, bool is_written) {
+  std::lock_guard const lock(mutex_);  // members_of() sees the set already
+  set.reserve(1);
+  set.append(ref<reclaimable>(member), is_written);
+}
+
 void graph_registry::add(reference_set& added, std::uint64_t id, cudaGraph_t graph) {
   std::lock_guard const lock(mutex_);
   reference_set* const set = &added;

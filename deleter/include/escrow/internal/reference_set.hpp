@@ -113,9 +113,10 @@ class kept_sets {
 //   instantiate, clone, embed, update and hoist seal it; the next claim creates another set. A set
 //   only grows, so plain copies of the graph also keep members that are appended later: they
 //   release later than necessary, never too early.
-// Thread safety: add_ref() and drop_ref() from any thread, also in a destroy callback. Members are
-//   appended under the registry's lock, or by the only thread that uses the graph. Without the lock
-//   they are read only while nothing is appended.
+// Thread safety: add_ref() and drop_ref() from any thread, also in a destroy callback. Slots are
+//   appended under the registry's lock: statistics of a group read its sets from when they are
+//   made. Owners of nodes are appended by the only thread that uses the graph. Without the lock,
+//   members are read only while nothing is appended.
 // Lifetime: referenced by the graph's user object, execs, hoisted handles and graphs built by hand.
 //   The last reference pushes it to the recycle lane, which makes the registry forget it and
 //   recycles its slots, and then to the destroy lane, which destroys its owners and the set.
@@ -278,6 +279,8 @@ class graph_registry {
   [[nodiscard]] appended append(std::uint64_t id, cudaGraph_t graph, reclaimable& member,
                                 bool is_written, group_order const* group, kept_sets const* keeper);
 
+  // The first member of a set that was just made.
+  void append_first(reference_set& set, reclaimable& member, bool is_written);
   // Registers a set before it is placed on `graph`; open() follows afterwards.
   void add(reference_set& added, std::uint64_t id, cudaGraph_t graph);
   void open(reference_set& set) noexcept;
