@@ -89,7 +89,12 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, size_clas
     slot* const found = capture.is_active() ? take_captured(asked, of, capture, frontier, failure)
                         : needs_unused      ? take_unused(of, &on, failure)
                                             : take_eager(of, asked.stream, stream_id, failure);
-    if (found != nullptr) return leased(*found, on, asked.where, capture_id);
+    if (found != nullptr) {
+      if (capture.is_active() && options.group && !found->is_exclusive_) {
+        note_in_group(*found, asked, capture, frontier);
+      }
+      return leased(*found, on, asked.where, capture_id);
+    }
     require_open(asked.call, of);  // if closed meanwhile, it is not exhausted
     // Busy free slots become usable without an announced return, and make room. One that another
     // thread asks about returns soon. Before the look for room: see `shrinking`.
@@ -283,8 +288,7 @@ void slot_pool::state::throw_closed(char const* call, std::string const& label) 
 void slot_pool::state::require_device(char const* call, stream_ref stream,
                                       capture_info const& capture, char const* remedy) {
   if (is_only_device) return;
-  int const found =
-      capture.is_active() ? device_of_capturing(stream) : device_of(stream);
+  int const found = capture.is_active() ? device_of_capturing(stream) : device_of(stream);
   if (found == options.device) return;
   throw usage_error(call,
                     "`stream` is not of device " + std::to_string(options.device) +

@@ -173,6 +173,7 @@ void slot_pool::state::destroy(slot& idle) noexcept {
 
 void slot_pool::state::leak(slot& unknown) noexcept {
   size_class& of = unknown.of_;
+  unknown.end_in_group();
   deleter_core::leak(unknown);
   give_back(of);
   of.slots.fetch_sub(1, std::memory_order_release);  // see there

@@ -209,6 +209,7 @@ void slot_pool::state::release_after_capture(claimed_slot& lease) noexcept {
   forget_captured_uses(*lease.what);
   if (lease.what->unrecorded_.empty()) return release_idle(lease);
   slot& used = take_used(lease);
+  used.end_in_group();
   used.key_ = free_lists::own_list_of(used);
   static_cast<void>(record_uses(used));
   finish_release(used);
