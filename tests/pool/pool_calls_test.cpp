@@ -108,7 +108,9 @@ class CapturedCalls : public PoolCalls {
     must(launch_tiny(at));
     auto release = calls_of([&] { held.reset(); });
     for (auto* const calls : {&claim, &release}) {
-      EXPECT_LE((*calls)[""], 2U);
+      // Where there are several devices, the driver tells the stream's, in 0.04 us.
+      for (char const* asked : {"cuStreamGetCtx", "cuCtxGetId"}) EXPECT_LE((*calls)[asked], 1U);
+      EXPECT_LE((*calls)[""] - (*calls)["cuStreamGetCtx"] - (*calls)["cuCtxGetId"], 2U);
       EXPECT_LE((*calls)["cudaStreamGetCaptureInfo"], 1U);
       EXPECT_LE((*calls)["cudaGraphNodeGetDependencies"], 1U);
     }

@@ -283,6 +283,7 @@ struct world_changes : world_nodes {
     if (is_body_of_a_graph(at)) {
       ++graphs_[at.graph].shape;
       graphs_[at.graph].is_parent = true;
+      graphs_[at.graph].is_hoisted = graphs_[at.graph].is_hoisted || inner.is_hoisted;
     }
     add_copy_of(child, contents_around(at));
     meet(things_on_a_child_of_a_body, !model_.graphs[child].held.empty());

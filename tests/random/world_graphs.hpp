@@ -118,6 +118,8 @@ struct world_graphs : world_owners {
     note_use(child);
     ++outer.shape;
     outer.is_parent = true;
+    // The copy is known to have been hoisted, too.
+    outer.is_hoisted = outer.is_hoisted || (is_known && inner.is_hoisted);
     outer.has_calls = outer.has_calls || inner.has_calls;
     outer.has_events = outer.has_events || inner.has_events;
     contents added = copy_of(model_.graphs[child], is_known);
