@@ -202,6 +202,7 @@ cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use on) 
 }
 
 void slot_pool::state::forget_captured_uses(slot& used) noexcept {
+  used.end_in_group();
   std::erase_if(used.unrecorded_, [](stream_use const& use) { return use.id == 0; });
 }
 
@@ -209,7 +210,6 @@ void slot_pool::state::release_after_capture(claimed_slot& lease) noexcept {
   forget_captured_uses(*lease.what);
   if (lease.what->unrecorded_.empty()) return release_idle(lease);
   slot& used = take_used(lease);
-  used.end_in_group();
   used.key_ = free_lists::own_list_of(used);
   static_cast<void>(record_uses(used));
   finish_release(used);
