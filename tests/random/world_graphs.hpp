@@ -100,7 +100,9 @@ struct world_graphs : world_owners {
     graph_place& outer = graphs_[parent];
     graph_place& inner = graphs_[child];
     bool const is_known = outer.own && inner.own && way < 3;
-    outcome const result = attempt(false, inner.is_single, [&] {
+    // It may use the slot of a lease that lives.
+    bool const may_overwrite = is_known && run_->shares;
+    outcome const result = attempt(may_overwrite, inner.is_single, [&] {
       if (!is_known) {
         cudaGraph_t const native = handle_of(outer);
         cudaGraph_t const added = handle_of(inner);
