@@ -72,15 +72,14 @@ struct context_functions {
   CUresult(CUDAAPI* of_stream)(CUstream,
                                CUcontext*) = find_in_driver<decltype(of_stream)>("cuStreamGetCtx",
                                                                                  9020);
+  CUresult(CUDAAPI* id)(CUcontext, unsigned long long*) = find_in_driver<decltype(id)>("cuCtxGetId",
+                                                                                       12000);
   CUresult(CUDAAPI* push)(CUcontext) = find_in_driver<decltype(push)>("cuCtxPushCurrent", 4000);
   CUresult(CUDAAPI* pop)(CUcontext*) = find_in_driver<decltype(pop)>("cuCtxPopCurrent", 4000);
   CUresult(CUDAAPI* device)(CUdevice*) = find_in_driver<decltype(device)>("cuCtxGetDevice", 2000);
 };
 
-int device_in_driver(cudaStream_t stream) {
-  static context_functions const driver;
-  CUcontext context = nullptr;
-  check_driver(driver.of_stream(stream, &context), "cuStreamGetCtx");
+int device_in_driver(context_functions const& driver, CUcontext context) {
   check_driver(driver.push(context), "cuCtxPushCurrent");
   CUdevice device = 0;
   CUresult const result = driver.device(&device);
@@ -118,25 +117,22 @@ std::optional<std::uint64_t> graph_id_of(cudaGraph_t graph) {
   return id;
 }
 
-int device_of_capturing(stream_ref stream, std::uint64_t capture_id) {
+int device_of_capturing(stream_ref stream) {
   struct answer {
-    std::uint64_t capture_id = 0;
-    cudaStream_t stream = nullptr;
+    unsigned long long context = 0;  // its id, which is never reused; handles are
     int device = 0;
   };
-  // Results of this thread, the one that was used last first. Ids are never reused, and a stream
-  // never changes its device.
-  thread_local std::array<answer, 32> answers{};
+  // Of this thread, the one that was used last first. A context never changes its device.
+  thread_local std::array<answer, 8> answers{};
   cudaStream_t const handle = stream.get();
   if (is_ambiguous(handle)) return current_device();
-  auto known = std::ranges::find_if(answers, [&](answer const& each) {
-    return each.capture_id == capture_id && each.stream == handle;
-  });
-  if (known == answers.end()) {
-    int count = 0;
-    check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
-    *--known = {capture_id, handle, count == 1 ? 0 : device_in_driver(handle)};
-  }
+  static context_functions const driver;
+  CUcontext context = nullptr;
+  unsigned long long id = 0;
+  check_driver(driver.of_stream(handle, &context), "cuStreamGetCtx");
+  check_driver(driver.id(context, &id), "cuCtxGetId");
+  auto known = std::ranges::find(answers, id, &answer::context);
+  if (known == answers.end()) *--known = {id, device_in_driver(driver, context)};
   std::rotate(answers.begin(), known, known + 1);
   return answers.front().device;
 }

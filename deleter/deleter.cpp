@@ -112,7 +112,7 @@ deleter::retirement deleter::begin_use(stream_ref stream, char const* call) {
     graph_registry::global().forget_released(capture.id, capture.graph);
     return with_object(
         {.how = retirement::kind::in_capture, .graph = capture.graph, .id = capture.id},
-        device_of_capturing(stream, capture.id));
+        device_of_capturing(stream));
   }
   retirement begun{
       .how = retirement::kind::after_stream, .stream = stream.get(), .id = stream_id(stream)};
@@ -268,7 +268,8 @@ std::string to_json(sharing_stats const& stats) {
   std::string text = json_of({{"slots", stats.slots},
                               {"bytes", stats.bytes},
                               {"launches", stats.launches},
-                              {"stream_waits", stats.stream_waits}});
+                              {"stream_waits", stats.stream_waits},
+                              {"outliving", stats.outliving}});
   text.pop_back();
   return text + ", \"unordered\": [" + ids + "]}";
 }
@@ -284,7 +285,8 @@ sharing_stats sharing_group::stats() const {
   auto members = graph_registry::global().members_of(*order_);
   sharing_stats now{.slots = members.held.slots,
                     .bytes = members.held.bytes,
-                    .unordered = std::move(members.unordered)};
+                    .unordered = std::move(members.unordered),
+                    .outliving = members.outliving};
   std::lock_guard const lock(order_->mutex);
   now.launches = order_->launches;
   now.stream_waits = order_->stream_waits;

@@ -74,6 +74,7 @@ void graph_registry::clear(entries::iterator dead) noexcept {
   for (reference_set* const each : dead->second.sets) std::erase(each->graphs_, dead->first);
   dead->second.sets.clear();
   dead->second.groups.clear();
+  dead->second.leases.clear();
   dead->second.is_hoisted = false;
 }
 
@@ -99,6 +100,12 @@ graph_registry::appended graph_registry::append(std::uint64_t id, cudaGraph_t gr
   return appended::no_set;
 }
 
+void graph_registry::append_first(reference_set& set, reclaimable& member, bool is_written) {
+  std::lock_guard const lock(mutex_);  // members_of() sees the set already
+  set.reserve(1);
+  set.append(ref<reclaimable>(member), is_written);
+}
+
 void graph_registry::add(reference_set& added, std::uint64_t id, cudaGraph_t graph) {
   std::lock_guard const lock(mutex_);
   reference_set* const set = &added;
@@ -110,11 +117,18 @@ void graph_registry::open(reference_set& set) noexcept {
   set.is_open_ = !set.is_sealed_;
 }
 
-void graph_registry::add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_t copy) {
+void graph_registry::add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_t copy,
+                              std::vector<lease_span> leases) {
   std::lock_guard const lock(mutex_);
   entry const* const found = find(original);
-  if (found == nullptr || found->sets.empty()) return;
+  if (found == nullptr || (found->sets.empty() && !found->is_hoisted)) return;
+  bool const is_hoisted = found->is_hoisted;
+  auto groups = found->groups;               // also of what was hoisted
   note(id, copy, std::vector(found->sets));  // another entry may be moved
+  entry& its = entries_.find(copy)->second;
+  its.is_hoisted = is_hoisted;
+  its.groups.swap(groups);
+  its.leases.swap(leases);
 }
 
 void graph_registry::remove_hoisted(reference_set& set, cudaGraph_t graph) noexcept {
@@ -131,9 +145,10 @@ void graph_registry::forget_released(std::uint64_t id, cudaGraph_t graph) noexce
   std::lock_guard const lock(mutex_);
   if (find(graph, id) == nullptr) return;
   auto const found = entries_.find(graph);
-  std::erase_if(found->second.sets, [graph](reference_set* const each) {
+  std::size_t const released = std::erase_if(found->second.sets, [graph](auto* const each) {
     return each->is_off_graphs() && std::erase(each->graphs_, graph) != 0;
   });
+  if (released != 0) found->second.leases.clear();  // with the nodes
   erase_if_unused(found);
 }
 
@@ -179,6 +194,7 @@ std::vector<reference_set*> graph_registry::seal(cudaGraph_t graph) {
   std::lock_guard const lock(mutex_);
   entry const* const found = find(graph);
   if (found == nullptr) return {};
+  note_outliving(*found);  // nobody seals a graph that is being captured into
   std::vector<reference_set*> sealed = found->sets;
   for (reference_set* const each : sealed) {
     each->is_open_ = false;
@@ -224,7 +240,6 @@ graph_registry::group_set graph_registry::groups_of(cudaGraph_t graph) const {
   std::lock_guard const lock(mutex_);
   entry const* const found = find(graph);
   if (found == nullptr) return result;
-  if (found->is_hoisted) result.insert(nullptr);
   for (auto const& each : found->groups) {
     if (auto group = each.lock()) result.insert(std::move(group));
   }
@@ -249,7 +264,7 @@ graph_registry::group_members graph_registry::members_of(group_order const& grou
   }
   std::ranges::sort(unordered);
   unordered.erase(std::unique(unordered.begin(), unordered.end()), unordered.end());
-  return {resource_usage_of(std::move(members)), std::move(unordered)};
+  return {resource_usage_of(std::move(members)), std::move(unordered), outliving(group)};
 }
 
 std::string graph_registry::describe_sets(deleter_core const& core) const {

@@ -153,9 +153,8 @@ void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std:
   is_taken = found == appended::yes;
   if (is_taken) return;
   ref<reference_set> const made = reference_set::make(member.core(), member.device(), group);
-  made->reserve(1);
+  graph_registry::global().append_first(*made, member, is_written);
   is_taken = true;
-  made->append(ref<reclaimable>(member), is_written);
   made->place(graph, id, may_append, keeper);  // if it throws, the member is reclaimed with the set
 }
 

@@ -18,6 +18,7 @@
 #include "escrow/internal/retry_cleanup.hpp"
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
+#include "kept_leases.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -116,6 +117,7 @@ cudaGraphNode_t graph::embed_in(char const* call, cudaGraph_t in,
                                 std::span<cudaGraphNode_t const> after) const {
   graph_core& core = detail::require_graph(call, shared_.get());
   graph_survey const survey = survey_for_copy(call, core);
+  refuse_overwriting(call, survey.known, in, after);
   cudaGraphNode_t node = nullptr;
   {
     graph_lifetime_lock const turn;
@@ -210,7 +212,9 @@ graph capture_scope::end(source_location where) {
     drop();
   }
   if (status != cudaSuccess) throw cuda_error(status, "cudaStreamEndCapture", where);
-  return graph(captured, captured_.id, where);
+  graph made(captured, captured_.id, where);
+  graph_registry::global().report_outliving(captured_.id, captured);
+  return made;
 }
 
 capture_scope::~capture_scope() {

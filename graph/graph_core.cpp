@@ -153,9 +153,9 @@ cudaGraph_t graph_core::detach() {
 
 void graph_core::copy_payloads(graph_core& original) {
   if (original.keeper_ != nullptr) set_keeper(*original.keeper_);
+  device_ = original.device_;
   if (original.payloads_.empty()) return;
   order_ = original.order_;
-  device_ = original.device_;
   placed_ = original.placed_;
   graph_lifetime_lock const lock;  // reads CUDA's links
   for (kept_owner const& each : original.payloads_) {

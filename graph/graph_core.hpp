@@ -44,7 +44,8 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   }
   // The deleter of node payloads; the process-wide one by default.
   [[nodiscard]] deleter_core& keeper();
-  // Payloads are destroyed with this device current: the one current when the graph was created.
+  // Payloads are destroyed with this device current: the one current when the graph, or the graph
+  // that it is a clone of, was created.
   [[nodiscard]] int device() const noexcept { return device_; }
   void set_keeper(deleter_core& keeper) noexcept;
 
@@ -65,7 +66,8 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   // if they may write an owner. `order`: null: a new one. Throws std::bad_alloc.
   [[nodiscard]] ref<reference_set> set_of(std::span<retired_object* const> owners,
                                           std::shared_ptr<launch_order> order);
-  // Takes the payloads of the graph that this is a clone of. Throws cuda_error, std::bad_alloc.
+  // Takes payloads, device and deleter of the graph that this is a clone of. Throws cuda_error,
+  // std::bad_alloc.
   void copy_payloads(graph_core& original);
 
   // Bodies of conditional nodes added by hand, also nested ones.

@@ -12,61 +12,12 @@
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
+#include "graph_tree.hpp"
+#include "kept_leases.hpp"
 
 namespace escrow::inline v0_1 {
 
 namespace {
-
-struct child_graphs {
-  std::vector<cudaGraph_t> graphs;  // in the order of nodes, which a copy preserves
-  std::size_t conditionals = 0;     // nodes
-};
-
-child_graphs children_of(cudaGraph_t graph) {
-  child_graphs found;
-  for (cudaGraphNode_t const node : nodes_of(graph)) {
-    cudaGraphNodeType type{};
-    check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
-    if (type == cudaGraphNodeTypeConditional) ++found.conditionals;
-    if (type != cudaGraphNodeTypeGraph) continue;
-    check(cudaGraphChildGraphNodeGetGraph(node, &found.graphs.emplace_back()),
-          "cudaGraphChildGraphNodeGetGraph");
-  }
-  return found;
-}
-
-// The graph and its child graphs, at any depth, in an order that a copy preserves.
-std::vector<cudaGraph_t> graphs_of(cudaGraph_t root) {
-  std::vector<cudaGraph_t> tree{root};
-  for (std::size_t i = 0; i < tree.size(); ++i) {
-    std::ranges::copy(children_of(tree[i]).graphs, std::back_inserter(tree));
-  }
-  return tree;
-}
-
-// After this, the graph that the registry knows with this handle, if any, is this one.
-void identify(char const* call, cudaGraph_t graph) {
-  graph_registry& registry = graph_registry::global();
-  auto const known = registry.known(graph);
-  if (known.id == 0 || known.is_owned) return;
-  std::optional<std::uint64_t> const id = graph_id_of(graph);
-  if (!id) throw usage_error(call, "the graph is being captured into", "end the capture first");
-  // The graph that had the handle before was destroyed.
-  if (*id != known.id) registry.forget(graph);
-}
-
-// Whether each node ends before the next one ends, and before a child graph starts, and none has
-// another next one.
-bool is_line(cudaGraph_t graph) {
-  auto const [from, to, data] = edges_of(graph);
-  if (data.size() + 1 != nodes_of(graph).size()) return false;
-  if (std::set(from.begin(), from.end()).size() != data.size()) return false;
-  if (std::set(to.begin(), to.end()).size() != data.size()) return false;
-  for (std::size_t i = 0; i < data.size(); ++i) {
-    if (!ends_after(to[i], data[i])) return false;
-  }
-  return true;
-}
 
 using group_set = graph_registry::group_set;
 
@@ -74,18 +25,20 @@ using group_set = graph_registry::group_set;
 group_order const* shared_group(std::vector<group_set> const& parts) {
   for (group_set const& part : parts) {
     for (auto const& group : part) {
-      auto const may_use = [&group](group_set const& each) {
-        return each.contains(group) || each.contains(nullptr);
-      };
-      if (group != nullptr && std::ranges::count_if(parts, may_use) > 1) return group->group;
+      auto const uses_it = [&group](group_set const& each) { return each.contains(group); };
+      if (std::ranges::count_if(parts, uses_it) > 1) return group->group;
     }
   }
   return nullptr;
 }
 
 void note_concurrent(graph_survey& found, char const* what, group_order const& group) {
-  found.concurrent = std::string(what) + " of the graph share slots of the sharing group \"" +
-                     group.options.label + "\", and may run concurrently";
+  found.problem = std::string(what) + " of the graph share slots of the sharing group \"" +
+                  group.options.label + "\", and may run concurrently";
+  found.advice =
+      "make it a single line of nodes, as graph::add_child on a new graph does, or claim from a "
+      "pool "
+      "without a group";
 }
 
 // Returns the groups of the graph and its child graphs.
@@ -94,12 +47,19 @@ group_set survey_tree(char const* call, cudaGraph_t graph, graph_survey& found) 
   graph_registry& registry = graph_registry::global();
   registry.forget_released(0, graph);
   if (registry.known(graph).is_used) found.known.insert(graph);
-  auto const [children, conditionals] = children_of(graph);
-  found.conditionals += conditionals;
+  child_graphs const children = children_of(graph);
+  found.conditionals += children.conditionals;
   std::vector<group_set> parts{registry.groups_of(graph)};
-  for (cudaGraph_t const child : children) parts.push_back(survey_tree(call, child, found));
-  group_order const* const shared = shared_group(parts);
-  if (shared != nullptr && !is_line(graph)) note_concurrent(found, "parts", *shared);
+  for (cudaGraph_t const child : children.graphs) parts.push_back(survey_tree(call, child, found));
+  if (group_order const* const shared = shared_group(parts)) {
+    auto const line = line_of(graph);
+    if (!line) note_concurrent(found, "parts", *shared);
+    auto const lost = line ? overwritten_in(graph, children, *line) : nullptr;
+    if (lost != nullptr) {
+      found.problem = overwrites(*lost);
+      found.advice = keep_the_lease;
+    }
+  }
   group_set all;
   for (group_set& each : parts) all.merge(each);
   return all;
@@ -146,16 +106,13 @@ void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_
     if (!originals.known.contains(from[i])) continue;
     bool const is_owned = registry.known(to[i]).is_owned;
     std::uint64_t const id = is_owned ? 0 : graph_id_of(to[i]).value_or(0);
-    if (is_owned || id != 0) registry.add_copy(from[i], id, to[i]);
+    if (!is_owned && id == 0) continue;
+    registry.add_copy(from[i], id, to[i], copied_leases(from[i], to[i]));
   }
 }
 
 hoist_scope::hoist_scope(char const* call, graph_survey const& survey) : hoist_scope() {
-  if (!survey.concurrent.empty()) {
-    throw usage_error(call, survey.concurrent,
-                      "make it a single line of nodes, as graph::add_child on a new graph does, or "
-                      "claim from a pool without a group");
-  }
+  if (!survey.problem.empty()) throw usage_error(call, survey.problem, survey.advice);
   std::set<reference_set*> all;
   for (cudaGraph_t const graph : survey.known) {
     for (reference_set* const each : graph_registry::global().seal(graph)) {

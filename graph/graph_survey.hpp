@@ -22,8 +22,10 @@ struct graph_survey {
   std::size_t conditionals = 0;  // nodes
   // Fewer bodies were named than exist, while any graph holds anything.
   bool lacks_bodies = false;
-  // Parts that share slots of a sharing group, and may run concurrently; empty: none.
-  std::string concurrent;
+  // Why no exec may run it; empty: nothing is wrong. Parts share slots of a sharing group, and may
+  // run concurrently, or one runs while a lease of another covers the same slot.
+  std::string problem;
+  std::string advice;
 };
 
 // Walks `root`, its child graphs, and `bodies`. `core`: that of Escrow's graph, which it seals;
@@ -35,14 +37,27 @@ struct graph_survey {
 // The same before a copy: also seals the sets, since the copy must not get later additions.
 [[nodiscard]] graph_survey survey_for_copy(char const* call, graph_core& original);
 
-// Registers the sets of a graph and its child graphs for a copy and its child graphs. An
-// unregistered copy still keeps what it holds. Throws cuda_error, std::bad_alloc: some copies are
-// registered then.
+// What others inherit of a graph, and each of its child graphs. note_copies() does it for copies,
+// hoist_scope for the rest.
+//                    clone          child graph     exec, update    hoisted
+//   reference sets   all            all             all             all, off the graph
+//   hoisted before   is known       is known        nothing of it   refused, if no set is left
+//   sharing groups   all            all             of the sets     of the sets
+//   their leases     all, at the nodes of the copy  -               -
+//   nodes' owners    of its nodes   in the sets     in the sets     in the sets
+//   device, deleter  the graph's    of the sets     of the sets     of the sets
+// Groups and leases are also those of what was hoisted before. A body cannot be copied: it is
+// surveyed beside its graph, for which all of its own is taken. A graph that is detached, or given
+// to a `graph` by its handle, keeps everything.
+
+// Registers what copies inherit. What is captured or added later is the original's or the copy's
+// alone. An unregistered copy still keeps what it holds. Throws cuda_error, std::bad_alloc: some
+// copies are registered then.
 void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_t copy);
 
 // During this scope, the survey's graphs have no reference sets, and these are sealed. If the
-// constructor throws (cuda_error, std::bad_alloc, usage_error if parts of the graph share slots
-// and may run concurrently), all are restored. Needs exclusive use of them.
+// constructor throws (cuda_error, std::bad_alloc, usage_error if the survey found a problem), all
+// are restored. Needs exclusive use of them.
 class hoist_scope {
  public:
   hoist_scope(char const* call, graph_survey const& survey);

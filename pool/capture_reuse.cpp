@@ -92,6 +92,8 @@ void capture_reuse::stop_reuse(slot& held) noexcept {
 }
 
 bool capture_reuse::end_lease_now(slot& held, bool is_shared) noexcept {
+  held.end_in_group();
+  held.in_group_.reset();
   held.is_leased_ = false;
   ++moves_;
   if (held.held_by_.empty()) return true;
@@ -165,6 +167,7 @@ bool capture_reuse::may_take(slot const& listed) noexcept {
 bool capture_reuse::end_lease_in(slot& held, std::uint64_t id,
                                  std::span<cudaGraphNode_t const> after) {
   std::uint64_t const edges = fingerprint_of(after);
+  if (held.in_group_ != nullptr) held.in_group_->released_after.assign(after.begin(), after.end());
   std::lock_guard const lock(mutex_);
   held.released_after_.assign(after.begin(), after.end());
   held.released_edges_ = edges;
@@ -176,6 +179,7 @@ bool capture_reuse::end_lease_in(slot& held, std::uint64_t id,
     of->barren.clear();
   }
   held.unrecorded_.clear();  // before the slot can be leased again
+  held.end_in_group(lease_state::released);
   return end_lease_now(held, true);
 }
 

@@ -85,6 +85,9 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, size_clas
   while (true) {
     slot* const found = search(asked, of, stream_id, capture, frontier, waits.may_wait, seen);
     if (found != nullptr) {
+      if (capture.is_active() && options.group && !found->is_exclusive_) {
+        note_in_group(*found, asked, capture, frontier);
+      }
       return leased(*found, use_of(asked.stream, stream_id, options.device), asked.where,
                     capture_id);
     }
@@ -254,8 +257,7 @@ void slot_pool::state::throw_closed(char const* call, std::string const& label) 
 void slot_pool::state::require_device(char const* call, stream_ref stream,
                                       capture_info const& capture, char const* remedy) {
   if (is_only_device) return;
-  int const found =
-      capture.is_active() ? device_of_capturing(stream, capture.id) : device_of(stream);
+  int const found = capture.is_active() ? device_of_capturing(stream) : device_of(stream);
   if (found == options.device) return;
   throw usage_error(call,
                     "`stream` is not of device " + std::to_string(options.device) +

@@ -174,6 +174,7 @@ void slot_pool::state::destroy(slot& idle) noexcept {
 
 void slot_pool::state::leak(slot& unknown) noexcept {
   size_class& of = unknown.of_;
+  unknown.end_in_group();
   deleter_core::leak(unknown);
   give_back(of);
   of.slots.remove();

@@ -202,6 +202,7 @@ cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use on) 
 }
 
 void slot_pool::state::forget_captured_uses(slot& used) noexcept {
+  used.end_in_group();
   std::erase_if(used.unrecorded_, [](stream_use const& use) { return use.id == 0; });
 }
 

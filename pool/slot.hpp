@@ -13,6 +13,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/detail/slot.hpp"
+#include "escrow/internal/group_lease.hpp"
 #include "escrow/internal/ready_event.hpp"
 
 namespace escrow::inline v0_1 {
@@ -116,6 +117,14 @@ struct slot final : reclaimable {
   // The last release, if captured: the nodes it came after, and a hash of their dependencies.
   std::vector<cudaGraphNode_t> released_after_;
   std::uint64_t released_edges_ = 0;
+
+  // In a sharing group.
+  std::uint64_t group_number_ = 0;  // see lease_span::slot; 0: no capture has claimed it yet
+  // What graphs know of its lease: of a capture, while it lives. Owned as the lease.
+  std::shared_ptr<group_lease> in_group_;
+  void end_in_group(lease_state as = lease_state::over) noexcept {
+    if (in_group_ != nullptr) in_group_->end(as);
+  }
 
   std::unique_ptr<resource_base> resource_;  // destroyed first
 };

@@ -122,6 +122,10 @@ struct ESCROW_LOCAL slot_pool::state {
   // other graph gets it meanwhile. If it throws, the slot is where it was.
   void give_to_graph(slot& taken, capture_info const& capture, source_location where,
                      bool is_exclusive = false);
+  // Notes the lease of a slot that a claim took for the captured graph. If it throws, the lease has
+  // ended.
+  void note_in_group(slot& taken, claim_request const& asked, capture_info const& capture,
+                     capture_frontier const& frontier);
   graph_hold& make_hold(slot& taken, std::uint64_t id, bool is_claim, source_location where);
   // Makes the captured graph hold the slot, claimed in that capture or not. If it throws, it does
   // not.

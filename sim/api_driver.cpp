@@ -71,6 +71,15 @@ CUresult CUDAAPI cuda_driver_stream_context(CUstream handle, CUcontext* context)
     return CUDA_SUCCESS;
   });
 }
+// Of a device's only context: never another device's.
+CUresult CUDAAPI cuda_driver_context_id(CUcontext context, unsigned long long* id) {
+  return driver_call("cuCtxGetId", [&](state& s) {
+    if (context == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *id = 1;
+    for (int device = 0; device < s.how.devices && context_of(device) != context; ++device) ++*id;
+    return CUDA_SUCCESS;
+  });
+}
 CUresult CUDAAPI cuda_driver_push_context(CUcontext context) {
   return driver_call("cuCtxPushCurrent", [&](state&) {
     if (contexts().count == contexts().pushed.size()) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -149,6 +158,7 @@ void* find_function(std::string_view symbol, int version) {
             reinterpret_cast<void*>(&cuda_driver_kernel_attribute)},
       entry{"cuStreamEndCapture", 10000, reinterpret_cast<void*>(&cuda_driver_end_capture)},
       entry{"cuStreamGetCtx", 9020, reinterpret_cast<void*>(&cuda_driver_stream_context)},
+      entry{"cuCtxGetId", 12000, reinterpret_cast<void*>(&cuda_driver_context_id)},
       entry{"cuCtxPushCurrent", 4000, reinterpret_cast<void*>(&cuda_driver_push_context)},
       entry{"cuCtxPopCurrent", 4000, reinterpret_cast<void*>(&cuda_driver_pop_context)},
       entry{"cuCtxGetDevice", 2000, reinterpret_cast<void*>(&cuda_driver_context_device)}};

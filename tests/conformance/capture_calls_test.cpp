@@ -54,14 +54,20 @@ struct named_call {
 };
 using named_calls = std::vector<named_call>;
 
-cudaError_t ask_the_driver_for_the_context(cudaStream_t stream) {
+cudaError_t ask_the_driver_for_the_context_and_its_id(cudaStream_t stream) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result{};
   must(
       cudaGetDriverEntryPointByVersion("cuStreamGetCtx", &found, 9020, cudaEnableDefault, &result));
   CUcontext context = nullptr;
   auto const ask = reinterpret_cast<CUresult(CUDAAPI*)(CUstream, CUcontext*)>(found);
-  return static_cast<cudaError_t>(ask(stream, &context));
+  CUresult const answer = ask(stream, &context);
+  if (answer != CUDA_SUCCESS) return static_cast<cudaError_t>(answer);
+  must(cudaGetDriverEntryPointByVersion("cuCtxGetId", &found, 12000, cudaEnableDefault, &result));
+  unsigned long long id = 0;
+  auto const ask_for_id =
+      reinterpret_cast<CUresult(CUDAAPI*)(CUcontext, unsigned long long*)>(found);
+  return static_cast<cudaError_t>(ask_for_id(context, &id));
 }
 
 // Calls that a capture of any mode allows.
@@ -79,7 +85,8 @@ named_calls legal_calls(resources& r) {
                                           cudaGraphUserObjectMove);
        }},
       {"StreamGetCaptureInfo", [&] { return info_of(r.capturing).error; }},
-      {"DriversStreamGetCtx", [&] { return ask_the_driver_for_the_context(r.capturing); }},
+      {"DriversStreamGetCtxAndCtxGetId",
+       [&] { return ask_the_driver_for_the_context_and_its_id(r.capturing); }},
       {"ExternalWaitEvent",
        [&] { return cudaStreamWaitEvent(r.capturing, r.event, cudaEventWaitExternal); }},
       {"ExternalEventRecord",

@@ -125,7 +125,7 @@ void add_queries(rows& add) {
       answer_of([](auto& in) { return stream_id(in.one) != 0; }));
   add("stream's device", runs("device_of"), {}, [](auto& in) { in.device = device_of(in.one); });
   add("capturing stream's device", runs("device_of_capturing"), {capturing},
-      [](auto& in) { in.device = device_of_capturing(in.one, capture_of(in.one).id); });
+      [](auto& in) { in.device = device_of_capturing(in.one); });
   add("graph id", runs("graph_id_of"), {},
       answer_of([](auto& in) { return graph_id_of(in.plain).has_value(); }));
 }

@@ -17,6 +17,7 @@ SPELLED = {"cudaErrorDeviceUnavailable": "cudaErrorDevicesUnavailable",
 # Of the driver, whose manual in cuda.h has another form; the numbers of its errors are the runtime's.
 OF_DRIVER = {
     "cuCtxGetDevice": ["cudaErrorInvalidValue", "cudaErrorDeviceUninitialized"],
+    "cuCtxGetId": ["cudaErrorInvalidValue", "cudaErrorDeviceUninitialized"],
     "cuCtxPopCurrent": ["cudaErrorDeviceUninitialized"],
     "cuCtxPushCurrent": ["cudaErrorInvalidValue", "cudaErrorDeviceUninitialized"],
     "cuGraphKernelNodeGetAttribute": ["cudaErrorInvalidValue", "cudaErrorInvalidResourceHandle"],

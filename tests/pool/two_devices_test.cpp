@@ -73,6 +73,31 @@ class AcrossDevices : public world_of_two_devices {
   std::optional<block_pool> pools[2];
 };
 
+TEST_F(AcrossDevices, ACaptureOnAStreamWithTheHandleOfAnEarlierOneIsOfItsOwnDevice) {
+  std::optional<graph> both{std::in_place};
+  cudaStream_t earlier = nullptr;
+  {
+    owned_stream const here = make_stream_of(0);
+    earlier = here.get();
+    capture_to_graph(earlier, both->get(), [&] { pool_of(0).claim(earlier).release(); });
+  }
+  std::vector<owned_stream> others;  // they keep what is not the handle
+  for (int i = 0; i < 1'000 && (others.empty() || others.back().get() != earlier); ++i) {
+    others.push_back(make_stream_of(1));
+  }
+  cudaStream_t const later = others.back().get();
+  if (later != earlier) GTEST_SKIP() << "CUDA gave the handle to no other stream";
+  fate_ptr const fate = make_fate();
+  capture_to_graph(later, both->get(), [&] {
+    pool_of(1).claim(later).release();
+    worker->retire(later, probe(fate));
+  });
+  EXPECT_EQ(pool_of(1).stats().in_graphs, 1U);
+  both.reset();
+  ASSERT_TRUE(fate->wait());
+  EXPECT_EQ(fate->device, 1);
+}
+
 TEST_F(AcrossDevices, AllOwnersAndResourcesOfOneDeleterEndOnTheirOwnDevice) {
   for (int const device : devices) {
     auto const retired = make_fate();

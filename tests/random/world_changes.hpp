@@ -276,13 +276,15 @@ struct world_changes : world_nodes {
     body_place& at = bodies_[b];
     graph_place& inner = graphs_[child];
     if (!inner.own || inner.has_calls || inner.serial == at.serial) return skipped;
-    outcome const result = attempt(false, inner.is_single,
+    // It may use the slot of a lease that lives.
+    outcome const result = attempt(run_->shares, inner.is_single,
                                    [&] { static_cast<void>(at.own->add(child_node(*inner.own))); });
     if (result != done) return result;
     note_use(child);
     if (is_body_of_a_graph(at)) {
       ++graphs_[at.graph].shape;
       graphs_[at.graph].is_parent = true;
+      graphs_[at.graph].is_hoisted = graphs_[at.graph].is_hoisted || inner.is_hoisted;
     }
     add_copy_of(child, contents_around(at));
     meet(things_on_a_child_of_a_body, !model_.graphs[child].held.empty());

@@ -52,7 +52,7 @@ inline void use_once() {
   owned_graph made;
   must(cudaGraphCreate(made.out(), 0));
   static_cast<void>(graph_id_of(made));
-  static_cast<void>(device_of_capturing(stream_ref(make_stream().get()), ~std::uint64_t{0}));
+  static_cast<void>(device_of_capturing(stream_ref(make_stream().get())));
   static_cast<void>(runs_nothing_after(cudaErrorIllegalAddress));
 }
 

@@ -100,7 +100,9 @@ struct world_graphs : world_owners {
     graph_place& outer = graphs_[parent];
     graph_place& inner = graphs_[child];
     bool const is_known = outer.own && inner.own && way < 3;
-    outcome const result = attempt(false, inner.is_single, [&] {
+    // It may use the slot of a lease that lives.
+    bool const may_overwrite = is_known && run_->shares;
+    outcome const result = attempt(may_overwrite, inner.is_single, [&] {
       if (!is_known) {
         cudaGraph_t const native = handle_of(outer);
         cudaGraph_t const added = handle_of(inner);
@@ -118,6 +120,8 @@ struct world_graphs : world_owners {
     note_use(child);
     ++outer.shape;
     outer.is_parent = true;
+    // The copy is known to have been hoisted, too.
+    outer.is_hoisted = outer.is_hoisted || (is_known && inner.is_hoisted);
     outer.has_calls = outer.has_calls || inner.has_calls;
     outer.has_events = outer.has_events || inner.has_events;
     contents added = copy_of(model_.graphs[child], is_known);

@@ -30,6 +30,9 @@ struct sharing_stats {
   // was created from them, or from what has them as a child or named body, and hoisted::launch()
   // was not called. If such a graph is launched, it races with the others.
   std::vector<std::uint64_t> unordered;
+  // Leases that live although the capture that claimed them has ended, as escrow::capture() or a
+  // later use of the graph told: a launch of another graph may overwrite what they cover.
+  std::size_t outliving = 0;
 };
 
 // The same as a JSON object on one line, with the names of the members.
@@ -65,13 +68,15 @@ class ESCROW_API group_busy : public std::runtime_error, public located_error {
 //   them hang. Examples are two ranks' collectives in one process, and a kernel that spins on a
 //   flag.
 //     What a launch leaves in shared memory is lost at the group's next launch, even while the
-//   lease is kept: other graphs may have the slot already. For results that must stay, and for
-//   eager use after the capture, use claim_kept(), whose slot no other graph gets. For nodes of
-//   graphs built by hand, claim from a pool without the group.
+//   lease is kept: other graphs may have the slot already, which sharing_stats::outliving counts.
+//   For results that must stay, and for eager use after the capture, use claim_kept(), whose slot
+//   no other graph gets. For nodes of graphs built by hand, claim from a pool without the group.
 //     If several parts of a graph use one group (its own nodes, its child graphs), the graph must
 //   be a single line of nodes, as graph::add_child() on a new graph makes it. A body of a
-//   conditional node must be the only part that uses the group. graph_exec and hoist() refuse other
-//   graphs. Instead add the parts as child graphs of a new graph.
+//   conditional node must be the only part that uses the group, and a child graph must not use the
+//   slot of a lease between its claim and release. graph_exec and hoist() refuse other graphs,
+//   graph::add_child() what would overwrite a lease that lives. Instead add the parts as child
+//   graphs of a new graph.
 // Thread safety: any thread may call anything concurrently.
 // Lifetime: a handle; may be destroyed before its pools and graphs.
 // Errors: usage_error for pools of different devices.

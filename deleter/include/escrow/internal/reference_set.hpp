@@ -25,6 +25,7 @@
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/deleter/sharing_group.hpp"
 #include "escrow/detail/reclaimable.hpp"
+#include "escrow/internal/group_lease.hpp"
 #include "escrow/internal/never_destroyed.hpp"
 #include "escrow/internal/ready_event.hpp"
 
@@ -131,9 +132,10 @@ class kept_sets {
 //   instantiate, clone, embed, update and hoist seal it; the next claim creates another set. A set
 //   only grows, so plain copies of the graph also keep members that are appended later: they
 //   release later than necessary, never too early.
-// Thread safety: add_ref() and drop_ref() from any thread, also in a destroy callback. Members are
-//   appended under the registry's lock, or by the only thread that uses the graph. Without the lock
-//   they are read only while nothing is appended.
+// Thread safety: add_ref() and drop_ref() from any thread, also in a destroy callback. Slots are
+//   appended under the registry's lock: statistics of a group read its sets from when they are
+//   made. Owners of nodes are appended by the only thread that uses the graph. Without the lock,
+//   members are read only while nothing is appended.
 // Lifetime: referenced by the graph's user object, execs, hoisted handles and graphs built by hand.
 //   The last reference pushes it to the recycle lane, which makes the registry forget it and
 //   recycles its slots, and then to the destroy lane, which destroys its owners and the set.
@@ -296,11 +298,15 @@ class graph_registry {
   [[nodiscard]] appended append(std::uint64_t id, cudaGraph_t graph, reclaimable& member,
                                 bool is_written, group_order const* group, kept_sets const* keeper);
 
+  // The first member of a set that was just made.
+  void append_first(reference_set& set, reclaimable& member, bool is_written);
   // Registers a set before it is placed on `graph`; open() follows afterwards.
   void add(reference_set& added, std::uint64_t id, cudaGraph_t graph);
   void open(reference_set& set) noexcept;
-  // `id`: the copy's; 0: it is owned.
-  void add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_t copy);
+  // The copy inherits what the registry knows of the original: see note_copies(). `id`: the copy's;
+  // 0: it is owned. `leases`: of the original, with the nodes of the copy.
+  void add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_t copy,
+                std::vector<lease_span> leases);
   // hoist() takes the set off that graph: the entry stays, so that a second hoist is noticed, until
   // the graph or, of one that is not owned, the next one with its handle ends.
   void remove_hoisted(reference_set& set, cudaGraph_t graph) noexcept;
@@ -335,16 +341,27 @@ class graph_registry {
   // or hoisted.
   [[nodiscard]] bool has_sealed(std::uint64_t id, cudaGraph_t graph,
                                 group_order const& group) const noexcept;
-  // The launch orders of the sharing groups whose slots the graph holds; null: it was hoisted, and
-  // may use slots of any group. Throws std::bad_alloc.
+  // The launch orders of the sharing groups whose slots the graph holds, or held before it was
+  // hoisted. Throws std::bad_alloc.
   using group_set = std::set<std::shared_ptr<launch_order>>;
   [[nodiscard]] group_set groups_of(cudaGraph_t graph) const;
+
+  // Leases of sharing groups (group_leases.cpp).
+  // A capture into the graph has claimed one.
+  void note_lease(std::uint64_t id, cudaGraph_t graph, lease_span claimed);
+  // All that were claimed in the graph, or the graph that it is a copy of. Throws std::bad_alloc.
+  [[nodiscard]] std::vector<lease_span> leases_of(cudaGraph_t graph) const;
+  // At the end of a capture: reports each lease that lives to its pool's deleter, once. The caller
+  // owns the graph.
+  void report_outliving(std::uint64_t id, cudaGraph_t graph) noexcept;
+
   void note_ordered(deferred_releases const& held) noexcept;  // see reference_set::is_ordered_
-  // What the graphs of the group hold, and the ids of those that nothing orders. Throws
-  // std::bad_alloc.
+  // What the graphs of the group hold, the ids of those that nothing orders, and how many leases
+  // outlive their capture. Throws std::bad_alloc.
   struct group_members {
     resource_usage held;
     std::vector<std::uint64_t> unordered;
+    std::size_t outliving = 0;
   };
   [[nodiscard]] group_members members_of(group_order const& group) const;
 
@@ -362,6 +379,7 @@ class graph_registry {
     std::vector<reference_set*> sets;
     // The sharing groups of these, and of those that were hoisted.
     std::vector<std::weak_ptr<launch_order>> groups;
+    std::vector<lease_span> leases;  // claimed in it, of these groups
   };
   using entries = std::unordered_map<cudaGraph_t, entry>;
 
@@ -372,6 +390,8 @@ class graph_registry {
   void note(std::uint64_t id, cudaGraph_t graph, std::span<reference_set* const> added);
   static void clear(entries::iterator dead) noexcept;
   void drop(reference_set& set, cudaGraph_t graph) noexcept;
+  [[nodiscard]] std::size_t outliving(group_order const& group) const;
+  static void note_outliving(entry const& ended) noexcept;
   void erase_if_unused(entries::iterator found) noexcept;
 
   mutable std::mutex mutex_;  // guards everything here, and the registry's fields of each set

@@ -62,11 +62,13 @@ class ESCROW_API graph {
   // nothing has changed then.
   [[nodiscard]] cudaGraph_t detach(source_location where = source_location::current());
 
-  // A copy, which holds what this one holds. Source: cudaGraphClone.
+  // A copy, which holds what this one holds. What was hoisted off this one, the `hoisted` keeps for
+  // both. Source: cudaGraphClone.
   [[nodiscard]] graph clone(source_location where = source_location::current()) const;
   // Adds a node that runs a copy of `child`, which holds what `child` holds, after the end of all
-  // present nodes. Returns the node, which belongs to this graph. Otherwise as child_node. Source:
-  // cudaGraphAddChildGraphNode.
+  // present nodes. Returns the node, which belongs to this graph. Throws usage_error if the child
+  // uses the slot of a sharing group that a living lease of this graph covers. Otherwise as
+  // child_node. Source: cudaGraphAddChildGraphNode.
   cudaGraphNode_t add_child(graph const& child, source_location where = source_location::current());
 
   // Writes the graph as Graphviz DOT. `flags`: cudaGraphDebugDotFlags, or'ed. Throws cuda_error:
@@ -141,7 +143,8 @@ class ESCROW_API capture_scope {
 };
 
 // Calls `enqueue(stream)` during a capture and returns the graph. If `enqueue` throws, the capture
-// ends, its work and claims are dropped, and the exception propagates.
+// ends, its work and claims are dropped, and the exception propagates. A lease of a sharing group
+// that outlives the capture is reported to its pool's deleter: see sharing_group.
 template <std::invocable<stream_ref> Enqueue>
 [[nodiscard]] graph capture(stream_ref stream, Enqueue&& enqueue,
                             cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal,

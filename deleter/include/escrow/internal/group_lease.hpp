@@ -1,0 +1,86 @@
+// Leases of sharing groups, and where in a graph each of them is claimed and released.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <boost/container/small_vector.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "escrow/core/error.hpp"
+#include "escrow/deleter/deleter.hpp"
+
+namespace escrow::inline v0_1 {
+
+class deleter_core;
+struct group_order;
+
+using few_nodes = boost::container::small_vector<cudaGraphNode_t, 2>;
+
+// What becomes of a lease that was claimed in a capture, and what may then use its slot in the same
+// graph behind the claim:
+//   lives       nothing, but the lease's own graph, if that is embedded
+//   released    what comes after all nodes of the release, in that graph
+//   over        anything: it ended elsewhere, so what is captured later uses it no more
+enum class lease_state : std::uint8_t { lives, released, over };
+
+// What: a lease that a capture claimed of a pool of a sharing group.
+// Thread safety: the lease's thread ends it, others may look at it meanwhile.
+// Lifetime: shared by its slot, while it lives, and the graphs that have it.
+struct group_lease {
+  group_lease(group_order const& of, deleter_core const& used, std::string label,
+              source_location at)
+      : group(of), core(used), pool(std::move(label)), where(at) {}
+  group_lease(group_lease&&) = delete;
+  ~group_lease() = default;
+
+  // Acquire and release: `released_after` is written before.
+  [[nodiscard]] lease_state state() const noexcept {
+    return state_.load(std::memory_order_acquire);
+  }
+  // It ends; only the first call counts. `released`: in its graph, after `released_after`.
+  void end(lease_state as) noexcept {
+    lease_state expected = lease_state::lives;
+    // Relaxed on failure: nothing is read.
+    state_.compare_exchange_strong(expected, as, std::memory_order_release,
+                                   std::memory_order_relaxed);
+  }
+
+  group_order const& group;  // only compared: it may be destroyed
+  deleter_core const& core;  // the same
+  std::string const pool;    // the label
+  source_location const where;
+  few_nodes released_after;  // written before it is released
+  bool outlives = false;     // its capture has ended before; guarded by the registry
+
+ private:
+  std::atomic<lease_state> state_{lease_state::lives};
+};
+
+// A lease in one graph: of the capture that claimed it, or of a copy.
+struct lease_span {
+  std::shared_ptr<group_lease> lease;
+  std::uint64_t slot = 0;   // its number, which no other slot of the process ever gets
+  few_nodes claimed_after;  // what the claim's stream depended on
+  // Of a copy: where the lease was released when the graph was copied; what a later release came
+  // after is not in the copy.
+  bool is_copy = false;
+  bool was_released = false;
+  few_nodes released_after = {};
+
+  [[nodiscard]] lease_state state() const noexcept {
+    lease_state const now = lease->state();
+    return now == lease_state::released && is_copy && !was_released ? lease_state::over : now;
+  }
+  [[nodiscard]] few_nodes const& release() const noexcept {  // of a released one
+    return is_copy ? released_after : lease->released_after;
+  }
+};
+
+// In words: its pool and the line of its claim. Throws std::bad_alloc.
+[[nodiscard]] std::string name_of(group_lease const& lease);
+
+}  // namespace escrow::inline v0_1

@@ -1,0 +1,150 @@
+// Compares what parts cover with the leases of the graph around them.
+#include "kept_leases.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "escrow/core/error.hpp"
+#include "escrow/internal/graph_query.hpp"
+#include "escrow/internal/reference_set.hpp"
+
+namespace escrow::inline v0_1 {
+
+namespace {
+
+// Of each slot, by its number, the leases that cover it in a graph or a part of it.
+using leases_by_slot = std::unordered_map<std::uint64_t, std::vector<lease_span>>;
+
+void add_leases(leases_by_slot& to, cudaGraph_t graph) {
+  for (lease_span& each : graph_registry::global().leases_of(graph)) {
+    to[each.slot].push_back(std::move(each));
+  }
+}
+
+// What a part covers: that of its graph and of the graph's child graphs.
+leases_by_slot covered_by(cudaGraph_t part) {
+  leases_by_slot covered;
+  for (cudaGraph_t const each : graphs_of(part)) add_leases(covered, each);
+  return covered;
+}
+
+// The leases of a graph: its own, and those in its child graphs that live, each from its child's
+// node on.
+leases_by_slot leases_in(cudaGraph_t graph, child_graphs const& children) {
+  leases_by_slot leases;
+  add_leases(leases, graph);
+  for (std::size_t i = 0; i < children.graphs.size(); ++i) {
+    for (auto& [slot, its] : covered_by(children.graphs[i])) {
+      for (lease_span& each : its) {
+        if (each.state() != lease_state::lives) continue;
+        each.claimed_after.assign(1, children.nodes[i]);
+        leases[slot].push_back(std::move(each));
+      }
+    }
+  }
+  return leases;
+}
+
+// A lease of the graph that is claimed before a part and not released before it, where the part
+// covers the same slot for another lease; null: there is none. `is_before` answers for a node of
+// the graph; with nothing if there is no such node any more.
+template <class IsBefore>
+std::shared_ptr<group_lease> overwritten_by(leases_by_slot const& part,
+                                            leases_by_slot const& of_graph, IsBefore is_before) {
+  // What nobody can know counts as a conflict.
+  auto const may_be_before = [&](cudaGraphNode_t node) { return is_before(node).value_or(true); };
+  auto const is_known_before = [&](cudaGraphNode_t node) {
+    return is_before(node).value_or(false);
+  };
+  auto const is_open = [&](lease_span const& each) {
+    lease_state const state = each.state();
+    if (state == lease_state::over) return false;
+    if (!std::ranges::all_of(each.claimed_after, may_be_before)) return false;
+    return state == lease_state::lives || !std::ranges::all_of(each.release(), is_known_before);
+  };
+  for (auto const& [slot, its] : part) {
+    auto const found = of_graph.find(slot);
+    if (found == of_graph.end()) continue;
+    for (lease_span const& each : found->second) {
+      auto const is_same = [&](lease_span const& use) { return use.lease == each.lease; };
+      if (std::ranges::none_of(its, is_same) && is_open(each)) return each.lease;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::string overwrites(group_lease const& lease) {
+  return "a child graph overwrites what " + name_of(lease) +
+         " covers: it uses the same slot of their sharing group, after the claim and before the "
+         "release";
+}
+
+std::shared_ptr<group_lease> overwritten_in(cudaGraph_t graph, child_graphs const& children,
+                                            std::vector<cudaGraphNode_t> const& line) {
+  leases_by_slot const leases = leases_in(graph, children);
+  if (leases.empty()) return nullptr;
+  std::unordered_map<cudaGraphNode_t, std::size_t> place;
+  for (std::size_t i = 0; i < line.size(); ++i) place.emplace(line[i], i);
+  for (std::size_t i = 0; i < children.graphs.size(); ++i) {
+    auto const is_before = [&, at = place.at(children.nodes[i])](cudaGraphNode_t node) {
+      auto const its = place.find(node);
+      return its == place.end() ? std::nullopt : std::optional(its->second < at);
+    };
+    if (auto lost = overwritten_by(covered_by(children.graphs[i]), leases, is_before)) return lost;
+  }
+  return nullptr;
+}
+
+void refuse_overwriting(char const* call, std::set<cudaGraph_t> const& part, cudaGraph_t in,
+                        std::span<cudaGraphNode_t const> after) {
+  leases_by_slot covered;
+  for (cudaGraph_t const each : part) add_leases(covered, each);
+  if (covered.empty()) return;
+  identify(call, in);
+  child_graphs const children = children_of(in);
+  for (cudaGraph_t const child : children.graphs) {
+    for (cudaGraph_t const each : graphs_of(child)) identify(call, each);
+  }
+  std::vector<cudaGraphNode_t> const nodes = nodes_of(in);
+  std::unordered_set<cudaGraphNode_t> const before = with_earlier(in, after);
+  auto const is_before = [&](cudaGraphNode_t node) {
+    bool const is_there = std::ranges::find(nodes, node) != nodes.end();
+    return is_there ? std::optional(before.contains(node)) : std::nullopt;
+  };
+  leases_by_slot leases = leases_in(in, children);
+  for (auto& [slot, its] : leases) {  // of others, the exec's own survey knows the final order
+    std::erase_if(its, [](auto const& each) { return each.state() != lease_state::lives; });
+  }
+  auto const lost = overwritten_by(covered, leases, is_before);
+  if (lost != nullptr) throw usage_error(call, overwrites(*lost), keep_the_lease);
+}
+
+std::vector<lease_span> copied_leases(cudaGraph_t original, cudaGraph_t copy) {
+  std::vector<lease_span> leases = graph_registry::global().leases_of(original);
+  if (leases.empty()) return leases;
+  std::vector<cudaGraphNode_t> const from = nodes_of(original);
+  std::vector<cudaGraphNode_t> const to = nodes_of(copy);
+  std::unordered_map<cudaGraphNode_t, cudaGraphNode_t> copied;
+  for (std::size_t i = 0; i < std::min(from.size(), to.size()); ++i) copied.emplace(from[i], to[i]);
+  auto const copy_of = [&copied](cudaGraphNode_t node) {  // null: it was destroyed
+    auto const found = copied.find(node);
+    return found == copied.end() ? nullptr : found->second;
+  };
+  for (lease_span& each : leases) {
+    lease_state const state = each.state();
+    if (state == lease_state::released) each.released_after = each.release();
+    each.is_copy = true;
+    each.was_released = state == lease_state::released;
+    std::ranges::transform(each.claimed_after, each.claimed_after.begin(), copy_of);
+    std::ranges::transform(each.released_after, each.released_after.begin(), copy_of);
+  }
+  return leases;
+}
+
+}  // namespace escrow::inline v0_1
