@@ -145,8 +145,14 @@ TEST_F(DestroyedStream, ThatADeviceResetEndedIsAnErrorAndItsHandleIsNotGivenAgai
   }
 }
 
-// Of a stream that lives.
-TEST_F(DestroyedStream, IsNotNeededForACallInACallbackToBeRefused) {
+TEST_F(DestroyedStream, OfDefaultIsNone) {
+  for (cudaStream_t const stream : {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread})
+    EXPECT_EQ(cudaStreamDestroy(stream), cudaErrorInvalidResourceHandle);
+}
+
+using CallWithAStream = fresh_runtime;
+
+TEST_F(CallWithAStream, IsRefusedInACallback) {
   for (auto const& [name, make] : calls) {
     SCOPED_TRACE(name);
     arguments with;
@@ -159,11 +165,6 @@ TEST_F(DestroyedStream, IsNotNeededForACallInACallbackToBeRefused) {
     must(cudaStreamSynchronize(stream));
     EXPECT_EQ(status, cudaErrorNotPermitted);
   }
-}
-
-TEST_F(DestroyedStream, OfDefaultIsNone) {
-  for (cudaStream_t const stream : {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread})
-    EXPECT_EQ(cudaStreamDestroy(stream), cudaErrorInvalidResourceHandle);
 }
 
 }  // namespace
