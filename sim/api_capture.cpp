@@ -13,7 +13,7 @@ using namespace escrow::sim::model;  // What this file gives C names to.
 
 namespace {
 
-cudaError_t status_of(CUstream_st const& stream, cudaStreamCaptureStatus& status) {
+cudaError_t status_of(stream_state const& stream, cudaStreamCaptureStatus& status) {
   if (stream.legacy && blocked_by_capture(stream)) return cudaErrorStreamCaptureImplicit;
   auto const& capture = stream.capturing;
   status = capture == nullptr      ? cudaStreamCaptureStatusNone
@@ -40,7 +40,7 @@ extern "C" {
 
 cudaError_t CUDARTAPI cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
   return call(__func__, ordinary, [&](api_call& c) {
-    std::shared_ptr<CUstream_st> stream;
+    std::shared_ptr<stream_state> stream;
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     if (status == nullptr) return cudaErrorInvalidValue;
     return status_of(*stream, *status);
@@ -53,7 +53,7 @@ cudaError_t CUDARTAPI cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCa
                                                cudaGraphEdgeData const** edges,
                                                std::size_t* count) {
   return call("cudaStreamGetCaptureInfo", ordinary, [&](api_call& c) {
-    std::shared_ptr<CUstream_st> stream;
+    std::shared_ptr<stream_state> stream;
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     if (status == nullptr) return cudaErrorInvalidValue;
     if (auto const error = status_of(*stream, *status); error != cudaSuccess) return error;
@@ -63,7 +63,7 @@ cudaError_t CUDARTAPI cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCa
         !std::ranges::all_of(stream->end_edges, is_full))
       return cudaErrorLossyQuery;
     put(id, stream->capturing->id);
-    put(graph, stream->capturing->graph.get());
+    put(graph, stream->capturing->graph->handle);
     put(dependencies, stream->ends.data());
     put(edges, stream->end_edges.data());
     put(count, stream->ends.size());
@@ -73,7 +73,7 @@ cudaError_t CUDARTAPI cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCa
 
 cudaError_t CUDARTAPI cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
   return call(__func__, ordinary, [&](api_call& c) {
-    std::shared_ptr<CUstream_st> stream;
+    std::shared_ptr<stream_state> stream;
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     return begin_capture(c, stream, mode, nullptr, {}, nullptr);
   });
@@ -84,7 +84,7 @@ cudaError_t CUDARTAPI cudaStreamBeginCaptureToGraph(cudaStream_t handle, cudaGra
                                                     cudaGraphEdgeData const* edges,
                                                     std::size_t count, cudaStreamCaptureMode mode) {
   return call(__func__, ordinary, [&](api_call& c) {
-    std::shared_ptr<CUstream_st> stream;
+    std::shared_ptr<stream_state> stream;
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     auto const into = find_graph(graph);
     if (into == nullptr || (dependencies == nullptr && count != 0)) return cudaErrorInvalidValue;
@@ -98,7 +98,7 @@ cudaError_t CUDARTAPI cudaStreamBeginRecaptureToGraph(cudaStream_t handle,
                                                       cudaStreamCaptureMode mode, cudaGraph_t graph,
                                                       cudaGraphRecaptureCallbackData* callback) {
   return call(__func__, ordinary, [&](api_call& c) {
-    std::shared_ptr<CUstream_st> stream;
+    std::shared_ptr<stream_state> stream;
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     auto const into = find_graph(graph);
     if (into == nullptr) return cudaErrorInvalidValue;
@@ -122,7 +122,7 @@ cudaError_t CUDARTAPI cudaStreamUpdateCaptureDependencies(cudaStream_t handle,
                                                           cudaGraphEdgeData const* edges,
                                                           std::size_t count, unsigned int flags) {
   return call("cudaStreamUpdateCaptureDependencies", ordinary, [&](api_call& c) {
-    std::shared_ptr<CUstream_st> stream;
+    std::shared_ptr<stream_state> stream;
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     if (stream->capturing == nullptr) return cudaErrorIllegalState;
     if (stream->capturing->invalidated) return cudaErrorStreamCaptureInvalidated;

@@ -1,6 +1,7 @@
 // Devices: choosing, asking, waiting, resetting.
 #include "api.hpp"
 #include "captures.hpp"
+#include "memory.hpp"
 #include "ops.hpp"
 #include "runner.hpp"
 
@@ -9,8 +10,6 @@
 
 namespace escrow::sim::model {
 namespace {
-
-constexpr std::size_t memory_bytes = std::size_t{64} << 30;
 
 bool is_device(state const& s, int device) {
   return device >= 0 && device < s.how.devices;
@@ -47,7 +46,7 @@ cudaError_t attribute(cudaDeviceAttr which, int& value) {
 void forget_allocations(state& s, int device) {
   std::erase_if(s.allocations, [&](auto const& each) {
     if (each.second.device != device || each.second.host) return false;
-    s.allocated.subtract(each.second);
+    uncount(s, each.second);
     ::operator delete(const_cast<void*>(each.first), as_cuda_aligns);
     return true;
   });
@@ -55,12 +54,12 @@ void forget_allocations(state& s, int device) {
 
 // What the device held is gone; destructors of user objects do not run.
 void forget_device(state& s, int device) {
-  std::erase_if(s.execs, [&](auto const& each) { return each.second->device == device; });
-  std::erase_if(s.events, [&](auto const& each) { return each.second->device == device; });
-  std::erase_if(s.streams, [&](auto const& each) {
-    if (each.second->device != device) return false;
-    stop_executor(*each.second);
-    s.devices[static_cast<std::size_t>(device)].streams.erase(each.second->id);
+  s.execs.lose_if([&](exec_state const& each) { return each.device == device; });
+  s.events.lose_if([&](event_state const& each) { return each.device == device; });
+  s.streams.lose_if([&](stream_state& each) {
+    if (each.device != device) return false;
+    stop_executor(each);
+    s.devices[static_cast<std::size_t>(device)].streams.erase(each.id);
     return true;
   });
   std::erase_if(s.callback_queue, [](auto const& each) { return each.second.of == nullptr; });
@@ -135,7 +134,7 @@ cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* prop, int device) 
     if (!is_device(c.s, device)) return cudaErrorInvalidDevice;
     *prop = cudaDeviceProp{};
     std::strncpy(prop->name, "escrow::sim device", sizeof prop->name - 1);
-    prop->totalGlobalMem = memory_bytes;
+    prop->totalGlobalMem = c.s.how.device_memory;
     prop->major = 9;
     prop->warpSize = 32;
     prop->maxThreadsPerBlock = 1024;
@@ -156,12 +155,9 @@ cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* version) {
 cudaError_t CUDARTAPI cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   return call(__func__, ordinary, [&](api_call& c) {
     if (free == nullptr || total == nullptr) return cudaErrorInvalidValue;
-    std::size_t used = 0;
-    for (auto const& [address, what] : c.s.allocations) {
-      if (!what.host && what.device == c.me.device) used += what.bytes;
-    }
-    *total = memory_bytes;
-    *free = memory_bytes - std::min(memory_bytes, used);
+    auto const used = c.s.devices[static_cast<std::size_t>(c.me.device)].bytes_in_use;
+    *total = c.s.how.device_memory;
+    *free = *total - std::min(*total, used);
     return cudaSuccess;
   });
 }

@@ -45,7 +45,7 @@ std::string id_of(CUgraphNode_st const& node) {
 
 // A head with the graph's id, as CUDA has it; then a line for each node, one for each edge, and a
 // cluster for each graph inside.
-void print(std::ostream& out, CUgraph_st const& graph) {
+void print(std::ostream& out, graph_state const& graph) {
   out << "subgraph cluster_" << graph.id << " {\nlabel=\"graph_" << graph.id
       << "\" graph[style=\"dashed\"];\n";
   for (auto const& node : graph.nodes) {

@@ -2,6 +2,7 @@
 #include "api.hpp"
 #include "graphs.hpp"
 #include "nodes.hpp"
+#include "streams.hpp"
 
 #include <cuda.h>
 
@@ -64,10 +65,11 @@ CUresult driver_call(char const* name, Body body) {
 // Exported, under names that begin like those of the runtime: see escrow_sim's CMakeLists.txt.
 extern "C" {
 CUresult CUDAAPI cuda_driver_stream_context(CUstream handle, CUcontext* context) {
-  return driver_call("cuStreamGetCtx", [&](state& s) {
-    auto const found = s.streams.find(handle);
-    if (found == s.streams.end() || context == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    *context = context_of(found->second->device);
+  return driver_call("cuStreamGetCtx", [&](state&) {
+    if (context == nullptr || is_default_stream(handle)) return CUDA_ERROR_INVALID_HANDLE;
+    auto const stream = find_made_stream("cuStreamGetCtx", handle);
+    if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    *context = context_of(stream->device);
     return CUDA_SUCCESS;
   });
 }

@@ -14,11 +14,10 @@ cudaError_t create(char const* name, cudaEvent_t* out, unsigned int flags) {
     constexpr unsigned known =
         cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
     if (out == nullptr || (flags & ~known) != 0) return cudaErrorInvalidValue;
-    auto event = std::make_shared<CUevent_st>();
+    auto event = std::make_shared<event_state>();
     event->device = c.me.device;
     event->flags = flags;
-    *out = event.get();
-    c.s.events.emplace(*out, std::move(event));
+    *out = c.s.events.add(std::move(event));
     return cudaSuccess;
   });
 }
@@ -27,8 +26,8 @@ cudaError_t record_call(char const* name, cudaEvent_t event, cudaStream_t handle
                         unsigned int flags) {
   return call(name, ordinary, [&](api_call& c) {
     if ((flags & ~unsigned{cudaEventRecordExternal}) != 0) return cudaErrorInvalidValue;
-    std::shared_ptr<CUstream_st> stream;
-    std::shared_ptr<CUevent_st> what;
+    std::shared_ptr<stream_state> stream;
+    std::shared_ptr<event_state> what;
     if (auto const error = get_event(c, event, what); error != cudaSuccess) return error;
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     return record(c, what, stream, flags);
@@ -37,14 +36,14 @@ cudaError_t record_call(char const* name, cudaEvent_t event, cudaStream_t handle
 
 // An event of a capture has no state to ask for, and asking kills the capture; asking for any other
 // event is one of the calls that are unsafe during a capture.
-cudaError_t may_ask(api_call& c, CUevent_st const& event) {
+cudaError_t may_ask(api_call& c, event_state const& event) {
   if (event.captured_in == nullptr) return forbid_unsafe(c);
   if (event.captured_in->is_over()) return cudaErrorInvalidValue;
   invalidate(c, *event.captured_in);
   return cudaErrorCapturedEvent;
 }
 
-bool is_done(CUevent_st const& event) {
+bool is_done(event_state const& event) {
   return event.last == nullptr || event.last->done;
 }
 
@@ -62,10 +61,10 @@ cudaError_t CUDARTAPI cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int 
 
 cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t event) {
   return call(__func__, frees, [&](api_call& c) {
-    auto const found = c.s.events.find(event);
-    if (found == c.s.events.end()) return cudaErrorInvalidResourceHandle;
-    found->second->destroyed = true;
-    c.s.events.erase(found);
+    auto const destroyed = c.s.events.find(event);
+    if (destroyed == nullptr) return cudaErrorInvalidResourceHandle;
+    destroyed->destroyed = true;
+    c.s.events.erase(event);
     return fault();
   });
 }
@@ -81,7 +80,7 @@ cudaError_t CUDARTAPI cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t s
 
 cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event) {
   return call(__func__, in_callbacks, [&](api_call& c) {
-    std::shared_ptr<CUevent_st> what;
+    std::shared_ptr<event_state> what;
     if (auto const error = get_event(c, event, what); error != cudaSuccess) return error;
     if (auto const error = may_ask(c, *what); error != cudaSuccess) return error;
     return is_done(*what) ? cudaSuccess : cudaErrorNotReady;
@@ -89,8 +88,8 @@ cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event) {
 }
 
 cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t event) {
-  return call(__func__, in_callbacks, [&](api_call& c) {
-    std::shared_ptr<CUevent_st> what;
+  return call(__func__, ordinary, [&](api_call& c) {
+    std::shared_ptr<event_state> what;
     if (auto const error = get_event(c, event, what); error != cudaSuccess) return error;
     if (auto const error = may_ask(c, *what); error != cudaSuccess) return error;
     if (what->last != nullptr) block_on(c.lock, {what->last}, c.name);
@@ -100,8 +99,8 @@ cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t event) {
 
 cudaError_t CUDARTAPI cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
   return call(__func__, in_callbacks, [&](api_call& c) {
-    std::shared_ptr<CUevent_st> from;
-    std::shared_ptr<CUevent_st> to;
+    std::shared_ptr<event_state> from;
+    std::shared_ptr<event_state> to;
     if (auto const error = get_event(c, start, from); error != cudaSuccess) return error;
     if (auto const error = get_event(c, end, to); error != cudaSuccess) return error;
     if (ms == nullptr) return cudaErrorInvalidValue;

@@ -10,8 +10,8 @@ using namespace escrow::sim::model;  // What this file gives C names to.
 namespace {
 
 // The exec's own node for one of the graph it was made from.
-cudaError_t find(cudaGraphExec_t handle, cudaGraphNode_t node,
-                 std::shared_ptr<CUgraphExec_st>& exec, cudaGraphNode_t& twin) {
+cudaError_t find(cudaGraphExec_t handle, cudaGraphNode_t node, std::shared_ptr<exec_state>& exec,
+                 cudaGraphNode_t& twin) {
   exec = find_exec(handle);
   if (exec == nullptr || node == nullptr) return cudaErrorInvalidValue;
   twin = find_twin(*exec->graph, node);
@@ -23,7 +23,7 @@ template <class Make>
 cudaError_t set(char const* name, cudaGraphExec_t handle, cudaGraphNode_t node,
                 cudaGraphNodeType type, Make make) {
   return call(name, ordinary, [&](api_call& c) {
-    std::shared_ptr<CUgraphExec_st> exec;
+    std::shared_ptr<exec_state> exec;
     cudaGraphNode_t twin = nullptr;
     if (auto const error = find(handle, node, exec, twin); error != cudaSuccess) return error;
     if (twin->type != type) return cudaErrorInvalidValue;
@@ -48,7 +48,7 @@ cudaError_t set_with(char const* name, cudaGraphExec_t exec, cudaGraphNode_t nod
 cudaError_t set_child(char const* name, cudaGraphExec_t handle, cudaGraphNode_t node,
                       cudaGraph_t child) {
   return call(name, ordinary, [&](api_call& c) {
-    std::shared_ptr<CUgraphExec_st> exec;
+    std::shared_ptr<exec_state> exec;
     cudaGraphNode_t twin = nullptr;
     auto const graph = find_graph(child);
     if (auto const error = find(handle, node, exec, twin); error != cudaSuccess) return error;
@@ -68,7 +68,7 @@ bool can_be_disabled(CUgraphNode_st const& node) {
 template <class Use>
 cudaError_t with_switch(char const* name, cudaGraphExec_t handle, cudaGraphNode_t node, Use use) {
   return call(name, ordinary, [&](api_call& c) {
-    std::shared_ptr<CUgraphExec_st> exec;
+    std::shared_ptr<exec_state> exec;
     cudaGraphNode_t twin = nullptr;
     if (auto const error = find(handle, node, exec, twin); error != cudaSuccess) return error;
     return can_be_disabled(*twin) ? use(c, *exec, *twin) : cudaErrorInvalidValue;
@@ -135,7 +135,7 @@ cudaError_t CUDARTAPI cudaGraphExecNodeSetParams(cudaGraphExec_t exec, cudaGraph
 cudaError_t CUDARTAPI cudaGraphNodeSetEnabled(cudaGraphExec_t handle, cudaGraphNode_t node,
                                               unsigned int enabled) {
   return with_switch(__func__, handle, node,
-                     [&](api_call& c, CUgraphExec_st& exec, CUgraphNode_st const&) {
+                     [&](api_call& c, exec_state& exec, CUgraphNode_st const&) {
                        part_from_launches(exec, c.reclaimed);
                        find_twin(*exec.graph, node)->enabled = enabled != 0;
                        return cudaSuccess;
@@ -145,7 +145,7 @@ cudaError_t CUDARTAPI cudaGraphNodeSetEnabled(cudaGraphExec_t handle, cudaGraphN
 cudaError_t CUDARTAPI cudaGraphNodeGetEnabled(cudaGraphExec_t handle, cudaGraphNode_t node,
                                               unsigned int* enabled) {
   return with_switch(__func__, handle, node,
-                     [&](api_call&, CUgraphExec_st const&, CUgraphNode_st const& twin) {
+                     [&](api_call&, exec_state const&, CUgraphNode_st const& twin) {
                        if (enabled == nullptr) return cudaErrorInvalidValue;
                        *enabled = twin.enabled ? 1 : 0;
                        return cudaSuccess;

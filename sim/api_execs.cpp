@@ -22,15 +22,14 @@ cudaError_t instantiate_call(char const* name, cudaGraphExec_t* out, cudaGraph_t
     if ((flags & ~known_flags) != 0) return cudaErrorInvalidValue;
     if (graph->body || graph->moved) return cudaErrorNotSupported;
     auto const error = instantiate(*graph, c.me.device, flags, c.reclaimed, out);
-    if (error == cudaSuccess) enter_links(c, *(*out)->graph);
+    if (error == cudaSuccess) enter_links(c, *find_exec(*out)->graph);
     return error;
   });
 }
 
 // What launching and uploading check alike; a graph cannot be launched into a capture.
 cudaError_t get_launch(api_call& c, cudaGraphExec_t handle, cudaStream_t on,
-                       std::shared_ptr<CUgraphExec_st>& exec,
-                       std::shared_ptr<CUstream_st>& stream) {
+                       std::shared_ptr<exec_state>& exec, std::shared_ptr<stream_state>& stream) {
   exec = find_exec(handle);
   if (exec == nullptr) return cudaErrorInvalidValue;
   if (auto const error = get_stream(c, on, stream); error != cudaSuccess) return error;
@@ -57,8 +56,9 @@ cudaError_t CUDARTAPI cudaGraphInstantiateWithFlags(cudaGraphExec_t* out, cudaGr
 
 cudaError_t CUDARTAPI cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t on) {
   return call(__func__, ordinary, [&](api_call& c) {
-    std::shared_ptr<CUgraphExec_st> exec;
-    std::shared_ptr<CUstream_st> stream;
+    std::shared_ptr<exec_state> exec;
+    std::shared_ptr<stream_state> stream;
+    wait_for_frees(c, on);
     if (auto const error = get_launch(c, handle, on, exec, stream); error != cudaSuccess)
       return error;
     return launch(c, exec, stream);
@@ -67,8 +67,8 @@ cudaError_t CUDARTAPI cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t on) {
 
 cudaError_t CUDARTAPI cudaGraphUpload(cudaGraphExec_t handle, cudaStream_t on) {
   return call(__func__, ordinary, [&](api_call& c) {
-    std::shared_ptr<CUgraphExec_st> exec;
-    std::shared_ptr<CUstream_st> stream;
+    std::shared_ptr<exec_state> exec;
+    std::shared_ptr<stream_state> stream;
     auto const error = get_launch(c, handle, on, exec, stream);
     if (error == cudaSuccess) upload(*exec, stream);
     return error;

@@ -59,7 +59,7 @@ extern "C" {
 cudaError_t CUDARTAPI cudaGraphCreate(cudaGraph_t* out, unsigned int flags) {
   return call(__func__, outlives_fault, [&](api_call&) {
     if (out == nullptr || flags != 0) return cudaErrorInvalidValue;
-    *out = make_graph().get();
+    *out = make_graph()->handle;
     return cudaSuccess;
   });
 }
@@ -81,8 +81,9 @@ cudaError_t CUDARTAPI cudaGraphClone(cudaGraph_t* out, cudaGraph_t original) {
     auto const graph = find_graph(original);
     if (out == nullptr || graph == nullptr) return cudaErrorInvalidValue;
     if (has_conditionals(*graph) || has_memory_nodes(*graph)) return cudaErrorNotSupported;
-    *out = clone(*graph, true).get();
-    enter_links(c, **out);
+    auto const copy = clone(*graph, true);
+    *out = copy->handle;
+    enter_links(c, *copy);
     return cudaSuccess;
   });
 }
@@ -165,7 +166,7 @@ cudaError_t CUDARTAPI cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cuda
   return call(__func__, outlives_fault, [&](api_call&) {
     auto const* const child = node == nullptr ? nullptr : std::get_if<child_work>(&node->what);
     if (child == nullptr || out == nullptr) return cudaErrorInvalidValue;
-    *out = child->graph.get();
+    *out = child->graph->handle;
     return cudaSuccess;
   });
 }

@@ -18,6 +18,7 @@ cudaError_t launch_kernel(char const* name, cudaKernelNodeParams const& params, 
     kernel_work what;
     if (auto const error = make_kernel_work(params, what); error != cudaSuccess) return error;
     what.attributes = std::move(attributes);
+    wait_for_frees(c, stream);
     auto const capturing = is_programmatic ? find_stream(c, stream) : nullptr;
     if (capturing != nullptr && capturing->capturing != nullptr) expect_triggers(*capturing);
     return enqueue(c, stream, cudaGraphNodeTypeKernel, std::move(what));

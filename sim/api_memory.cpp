@@ -20,6 +20,14 @@ cudaError_t allocate(char const* name, void** out, std::size_t bytes, bool host)
   });
 }
 
+// Meanwhile launches are blocked: see wait_for_frees().
+void wait_for_device(api_call& c, int device) {
+  ++c.s.waiting_frees;
+  block_on(c.lock, device_tails(device), c.name);
+  --c.s.waiting_frees;
+  notify();
+}
+
 // Frees after all work of the memory's device, as CUDA does.
 cudaError_t free_now(char const* name, void* address, bool host) {
   return call(name, frees, [&](api_call& c) {
@@ -27,7 +35,7 @@ cudaError_t free_now(char const* name, void* address, bool host) {
     if (address == nullptr) return cudaSuccess;
     if (auto const block = host ? nullptr : find_block(address)) {
       if (auto const error = book_free(*block); error != cudaSuccess) return error;
-      block_on(c.lock, device_tails(block->params.poolProps.location.id), c.name);
+      wait_for_device(c, block->params.poolProps.location.id);
       vanish(*block);
       return cudaSuccess;
     }
@@ -36,7 +44,7 @@ cudaError_t free_now(char const* name, void* address, bool host) {
       return cudaErrorInvalidValue;
     }
     found->second.freeing = true;
-    block_on(c.lock, device_tails(found->second.device), c.name);
+    wait_for_device(c, found->second.device);
     free_memory(address);
     return cudaSuccess;
   });
@@ -45,12 +53,12 @@ cudaError_t free_now(char const* name, void* address, bool host) {
 // Another stream's allocation is unsafe during a capture; the capturing stream's own becomes a
 // node.
 cudaError_t forbid_on_other_streams(api_call& c, cudaStream_t handle,
-                                    std::shared_ptr<CUstream_st>& stream) {
+                                    std::shared_ptr<stream_state>& stream) {
   if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
   return stream->capturing == nullptr ? forbid_unsafe(c) : cudaSuccess;
 }
 
-cudaError_t capture_alloc(api_call& c, CUstream_st& stream, std::size_t bytes, void** address) {
+cudaError_t capture_alloc(api_call& c, stream_state& stream, std::size_t bytes, void** address) {
   if (stream.capturing->invalidated) return cudaErrorStreamCaptureInvalidated;
   cudaMemAllocNodeParams params{};
   params.poolProps.allocType = cudaMemAllocationTypePinned;
@@ -63,7 +71,7 @@ cudaError_t capture_alloc(api_call& c, CUstream_st& stream, std::size_t bytes, v
   return capture_work(c, stream, cudaGraphNodeTypeMemAlloc, std::move(what));
 }
 
-cudaError_t capture_free(api_call& c, CUstream_st& stream, void const* address) {
+cudaError_t capture_free(api_call& c, stream_state& stream, void const* address) {
   if (stream.capturing->invalidated) return cudaErrorStreamCaptureInvalidated;
   work what;
   auto const error = make_graph_free_work(*stream.capturing->graph, address, what);
@@ -97,7 +105,7 @@ cudaError_t CUDARTAPI cudaFreeHost(void* address) {
 
 cudaError_t CUDARTAPI cudaMallocAsync(void** address, std::size_t bytes, cudaStream_t handle) {
   return call(__func__, ordinary, [&](api_call& c) {
-    std::shared_ptr<CUstream_st> stream;
+    std::shared_ptr<stream_state> stream;
     if (address == nullptr) return cudaErrorInvalidValue;
     if (auto const error = forbid_on_other_streams(c, handle, stream); error != cudaSuccess)
       return error;
@@ -105,7 +113,7 @@ cudaError_t CUDARTAPI cudaMallocAsync(void** address, std::size_t bytes, cudaStr
       return capture_alloc(c, *stream, bytes, address);
     }
     if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
-    *address = bytes == 0 ? nullptr : allocate_memory(bytes, stream->device, false);
+    *address = bytes == 0 ? nullptr : allocate_memory(bytes, stream->device, false, stream.get());
     return bytes != 0 && *address == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
   });
 }
@@ -113,13 +121,13 @@ cudaError_t CUDARTAPI cudaMallocAsync(void** address, std::size_t bytes, cudaStr
 cudaError_t CUDARTAPI cudaMallocFromPoolAsync(void** address, std::size_t bytes, cudaMemPool_t pool,
                                               cudaStream_t handle) {
   return call(__func__, ordinary, [&](api_call& c) {
-    std::shared_ptr<CUstream_st> stream;
+    std::shared_ptr<stream_state> stream;
     if (address == nullptr || pool == nullptr) return cudaErrorInvalidValue;
     if (auto const error = forbid_on_other_streams(c, handle, stream); error != cudaSuccess)
       return error;
     if (stream->capturing != nullptr) return capture_alloc(c, *stream, bytes, address);
     if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
-    *address = bytes == 0 ? nullptr : allocate_memory(bytes, pool->device, false);
+    *address = bytes == 0 ? nullptr : allocate_memory(bytes, pool->device, false, stream.get());
     return bytes != 0 && *address == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
   });
 }
@@ -143,6 +151,7 @@ cudaError_t CUDARTAPI cudaFreeAsync(void* address, cudaStream_t handle) {
     if (found == c.s.allocations.end() || found->second.host || found->second.freeing)
       return cudaErrorInvalidValue;
     found->second.freeing = true;
+    found->second.freed_on = stream->id;
     submit(stream, free_work{address});
     return cudaSuccess;
   });

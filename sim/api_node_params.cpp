@@ -90,12 +90,12 @@ cudaError_t CUDARTAPI cudaGraphHostNodeGetParams(cudaGraphNode_t node, cudaHostN
 
 cudaError_t CUDARTAPI cudaGraphEventRecordNodeGetEvent(cudaGraphNode_t node, cudaEvent_t* out) {
   return get<record_work>(__func__, node, out,
-                          [&](record_work const& record) { *out = record.event.get(); });
+                          [&](record_work const& record) { *out = record.event->handle; });
 }
 
 cudaError_t CUDARTAPI cudaGraphEventWaitNodeGetEvent(cudaGraphNode_t node, cudaEvent_t* out) {
   return get<wait_work>(__func__, node, out,
-                        [&](wait_work const& wait) { *out = wait.event.get(); });
+                        [&](wait_work const& wait) { *out = wait.event->handle; });
 }
 
 cudaError_t CUDARTAPI cudaGraphMemAllocNodeGetParams(cudaGraphNode_t node,

@@ -21,7 +21,7 @@ struct place {
   cudaGraphEdgeData const* edges = nullptr;
 };
 
-cudaError_t check(place const& where, cudaGraphNodeType type, std::shared_ptr<CUgraph_st>& graph) {
+cudaError_t check(place const& where, cudaGraphNodeType type, std::shared_ptr<graph_state>& graph) {
   graph = find_graph(where.graph);
   if (where.out == nullptr || graph == nullptr) return cudaErrorInvalidValue;
   if (where.before == nullptr && where.count != 0) return cudaErrorInvalidValue;
@@ -41,7 +41,7 @@ cudaError_t check(place const& where, cudaGraphNodeType type, std::shared_ptr<CU
 template <class Make>
 cudaError_t add(char const* name, place const& where, cudaGraphNodeType type, Make make) {
   return call(name, outlives_fault, [&](api_call& c) {
-    std::shared_ptr<CUgraph_st> graph;
+    std::shared_ptr<graph_state> graph;
     if (auto const error = check(where, type, graph); error != cudaSuccess) return error;
     work what;
     if (auto const error = make(*graph, what); error != cudaSuccess) return error;
@@ -56,12 +56,12 @@ cudaError_t add(char const* name, place const& where, cudaGraphNodeType type, Ma
 template <class Params>
 cudaError_t add_with(char const* name, place const& where, cudaGraphNodeType type,
                      Params const* params) {
-  return add(name, where, type, [&](CUgraph_st const&, work& what) {
+  return add(name, where, type, [&](graph_state const&, work& what) {
     return params == nullptr ? cudaErrorInvalidValue : make_work(*params, what);
   });
 }
 
-cudaError_t alloc_node(CUgraph_st const& graph, cudaMemAllocNodeParamsV2& params, work& what) {
+cudaError_t alloc_node(graph_state const& graph, cudaMemAllocNodeParamsV2& params, work& what) {
   cudaMemAllocNodeParams same{params.poolProps, params.accessDescs, params.accessDescCount,
                               params.bytesize, nullptr};
   auto const error = make_alloc_work(graph, same, what);
@@ -78,7 +78,7 @@ bool is_moved(cudaChildGraphNodeParams const& params) {
 #endif
 }
 
-cudaError_t any_node(CUgraph_st const& graph, cudaGraphNodeParams& p, work& what) {
+cudaError_t any_node(graph_state const& graph, cudaGraphNodeParams& p, work& what) {
   switch (p.type) {
     case cudaGraphNodeTypeEmpty:
       return cudaSuccess;
@@ -108,7 +108,7 @@ cudaError_t CUDARTAPI cudaGraphAddKernelNode(cudaGraphNode_t* out, cudaGraph_t g
 cudaError_t CUDARTAPI cudaGraphAddEmptyNode(cudaGraphNode_t* out, cudaGraph_t graph,
                                             cudaGraphNode_t const* before, std::size_t count) {
   return add(__func__, {out, graph, before, count}, cudaGraphNodeTypeEmpty,
-             [](CUgraph_st const&, work&) { return cudaSuccess; });
+             [](graph_state const&, work&) { return cudaSuccess; });
 }
 
 cudaError_t CUDARTAPI cudaGraphAddHostNode(cudaGraphNode_t* out, cudaGraph_t graph,
@@ -141,7 +141,7 @@ cudaError_t CUDARTAPI cudaGraphAddChildGraphNode(cudaGraphNode_t* out, cudaGraph
                                                  cudaGraphNode_t const* before, std::size_t count,
                                                  cudaGraph_t child) {
   return add(__func__, {out, graph, before, count}, cudaGraphNodeTypeGraph,
-             [&](CUgraph_st const& into, work& what) {
+             [&](graph_state const& into, work& what) {
                return make_child_work(into, child, false, what);
              });
 }
@@ -150,21 +150,21 @@ cudaError_t CUDARTAPI cudaGraphAddEventRecordNode(cudaGraphNode_t* out, cudaGrap
                                                   cudaGraphNode_t const* before, std::size_t count,
                                                   cudaEvent_t event) {
   return add(__func__, {out, graph, before, count}, cudaGraphNodeTypeEventRecord,
-             [&](CUgraph_st const&, work& what) { return make_record_work(event, what); });
+             [&](graph_state const&, work& what) { return make_record_work(event, what); });
 }
 
 cudaError_t CUDARTAPI cudaGraphAddEventWaitNode(cudaGraphNode_t* out, cudaGraph_t graph,
                                                 cudaGraphNode_t const* before, std::size_t count,
                                                 cudaEvent_t event) {
   return add(__func__, {out, graph, before, count}, cudaGraphNodeTypeWaitEvent,
-             [&](CUgraph_st const&, work& what) { return make_wait_work(event, what); });
+             [&](graph_state const&, work& what) { return make_wait_work(event, what); });
 }
 
 cudaError_t CUDARTAPI cudaGraphAddMemAllocNode(cudaGraphNode_t* out, cudaGraph_t graph,
                                                cudaGraphNode_t const* before, std::size_t count,
                                                cudaMemAllocNodeParams* params) {
   return add(__func__, {out, graph, before, count}, cudaGraphNodeTypeMemAlloc,
-             [&](CUgraph_st const& into, work& what) {
+             [&](graph_state const& into, work& what) {
                return params == nullptr ? cudaErrorInvalidValue
                                         : make_alloc_work(into, *params, what);
              });
@@ -174,7 +174,7 @@ cudaError_t CUDARTAPI cudaGraphAddMemFreeNode(cudaGraphNode_t* out, cudaGraph_t 
                                               cudaGraphNode_t const* before, std::size_t count,
                                               void* address) {
   return add(__func__, {out, graph, before, count}, cudaGraphNodeTypeMemFree,
-             [&](CUgraph_st const& into, work& what) {
+             [&](graph_state const& into, work& what) {
                return make_graph_free_work(into, address, what);
              });
 }
@@ -184,7 +184,7 @@ cudaError_t CUDARTAPI cudaGraphAddNode(cudaGraphNode_t* out, cudaGraph_t graph,
                                        cudaGraphEdgeData const* edges, std::size_t count,
                                        cudaGraphNodeParams* params) {
   auto const type = params == nullptr ? cudaGraphNodeTypeEmpty : params->type;
-  auto const make = [&](CUgraph_st const& into, work& what) {
+  auto const make = [&](graph_state const& into, work& what) {
     if (params == nullptr) return cudaErrorInvalidValue;
     return any_node(into, *params, what);
   };
@@ -204,7 +204,7 @@ cudaError_t CUDARTAPI cudaGraphConditionalHandleCreate(cudaGraphConditionalHandl
     if (out == nullptr || graph == nullptr) return cudaErrorInvalidValue;
     if (flags != 0 && flags != cudaGraphCondAssignDefault) return cudaErrorInvalidValue;
     *out = ++c.s.next_id;
-    graph->conditions.emplace(*out, CUgraph_st::condition{initial, flags});
+    graph->conditions.emplace(*out, graph_state::condition{initial, flags});
     return cudaSuccess;
   });
 }

@@ -16,14 +16,13 @@ cudaError_t create(char const* name, cudaStream_t* out, unsigned int flags, int 
     if (out == nullptr || (flags & ~unsigned{cudaStreamNonBlocking}) != 0)
       return cudaErrorInvalidValue;
     auto const stream = make_stream(c.me.device, flags, priority);
-    c.s.streams.emplace(stream.get(), stream);
-    *out = stream.get();
+    *out = c.s.streams.add(stream);
     return cudaSuccess;
   });
 }
 
 // A stream that captures answers no question, and the attempt kills its capture, in every mode.
-cudaError_t may_ask(api_call& c, CUstream_st const& stream) {
+cudaError_t may_ask(api_call& c, stream_state const& stream) {
   if (stream.capturing != nullptr) {
     invalidate(c, *stream.capturing);
     return cudaErrorStreamCaptureUnsupported;
@@ -35,7 +34,7 @@ cudaError_t may_ask(api_call& c, CUstream_st const& stream) {
 template <class Look>
 cudaError_t look(char const* name, cudaStream_t handle, Look how) {
   return call(name, ordinary, [&](api_call& c) {
-    std::shared_ptr<CUstream_st> stream;
+    std::shared_ptr<stream_state> stream;
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     if (auto const error = may_ask(c, *stream); error != cudaSuccess) return error;
     return how(*stream);
@@ -43,7 +42,7 @@ cudaError_t look(char const* name, cudaStream_t handle, Look how) {
 }
 
 // What must be done for the stream to be idle; the legacy stream stands for all blocking ones.
-std::vector<op_ptr> tails(CUstream_st const& stream) {
+std::vector<op_ptr> tails(stream_state const& stream) {
   std::vector<op_ptr> result;
   if (stream.tail != nullptr) result.push_back(stream.tail);
   if (!stream.legacy) return result;
@@ -54,7 +53,7 @@ std::vector<op_ptr> tails(CUstream_st const& stream) {
 }
 
 // Waiting for another stream is unsafe besides.
-cudaError_t may_wait(api_call& c, CUstream_st const& stream) {
+cudaError_t may_wait(api_call& c, stream_state const& stream) {
   if (auto const error = may_ask(c, stream); error != cudaSuccess) return error;
   return forbid_unsafe(c);
 }
@@ -78,9 +77,9 @@ cudaError_t CUDARTAPI cudaStreamCreateWithPriority(cudaStream_t* stream, unsigne
 
 cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t stream) {
   return call(__func__, frees, [&](api_call& c) {
-    auto const found = c.s.streams.find(stream);
-    if (found == c.s.streams.end()) return cudaErrorInvalidResourceHandle;
-    auto const closing = found->second;
+    if (is_default_stream(stream)) return cudaErrorInvalidResourceHandle;
+    auto const closing = find_made_stream(c.name, stream);
+    if (closing == nullptr) return cudaErrorInvalidResourceHandle;
     if (closing->capturing != nullptr) abandon_capture(c, *closing);
     close_stream(*closing);
     return cudaSuccess;
@@ -89,7 +88,7 @@ cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t CUDARTAPI cudaStreamSynchronize(cudaStream_t handle) {
   return call(__func__, ordinary, [&](api_call& c) {
-    std::shared_ptr<CUstream_st> stream;
+    std::shared_ptr<stream_state> stream;
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     if (auto const error = may_wait(c, *stream); error != cudaSuccess) return error;
     block_on(c.lock, tails(*stream), c.name);
@@ -99,7 +98,7 @@ cudaError_t CUDARTAPI cudaStreamSynchronize(cudaStream_t handle) {
 
 cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t handle) {
   return call(__func__, ordinary, [&](api_call& c) {
-    std::shared_ptr<CUstream_st> stream;
+    std::shared_ptr<stream_state> stream;
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     if (auto const error = may_wait(c, *stream); error != cudaSuccess) return error;
     return tails(*stream).empty() ? cudaSuccess : cudaErrorNotReady;
@@ -110,8 +109,8 @@ cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event
                                           unsigned int flags) {
   return call(__func__, ordinary, [&](api_call& c) {
     if ((flags & ~unsigned{cudaEventWaitExternal}) != 0) return cudaErrorInvalidValue;
-    std::shared_ptr<CUstream_st> stream;
-    std::shared_ptr<CUevent_st> what;
+    std::shared_ptr<stream_state> stream;
+    std::shared_ptr<event_state> what;
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     if (auto const error = get_event(c, event, what); error != cudaSuccess) return error;
     return wait(c, stream, what, flags);
@@ -119,7 +118,7 @@ cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event
 }
 
 cudaError_t CUDARTAPI cudaStreamGetId(cudaStream_t handle, unsigned long long* id) {
-  return look(__func__, handle, [&](CUstream_st const& stream) {
+  return look(__func__, handle, [&](stream_state const& stream) {
     if (id == nullptr) return cudaErrorInvalidValue;
     *id = stream.id;
     return cudaSuccess;
@@ -127,7 +126,7 @@ cudaError_t CUDARTAPI cudaStreamGetId(cudaStream_t handle, unsigned long long* i
 }
 
 cudaError_t CUDARTAPI cudaStreamGetDevice(cudaStream_t handle, int* device) {
-  return look(__func__, handle, [&](CUstream_st const& stream) {
+  return look(__func__, handle, [&](stream_state const& stream) {
     if (device == nullptr) return cudaErrorInvalidValue;
     *device = stream.device;
     return cudaSuccess;
@@ -135,7 +134,7 @@ cudaError_t CUDARTAPI cudaStreamGetDevice(cudaStream_t handle, int* device) {
 }
 
 cudaError_t CUDARTAPI cudaStreamGetFlags(cudaStream_t handle, unsigned int* flags) {
-  return look(__func__, handle, [&](CUstream_st const& stream) {
+  return look(__func__, handle, [&](stream_state const& stream) {
     if (flags == nullptr) return cudaErrorInvalidValue;
     *flags = stream.flags;
     return cudaSuccess;
@@ -145,7 +144,7 @@ cudaError_t CUDARTAPI cudaStreamGetFlags(cudaStream_t handle, unsigned int* flag
 // Allowed on a capturing stream, unlike the others.
 cudaError_t CUDARTAPI cudaStreamGetPriority(cudaStream_t handle, int* priority) {
   return call(__func__, ordinary, [&](api_call& c) {
-    std::shared_ptr<CUstream_st> stream;
+    std::shared_ptr<stream_state> stream;
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     if (priority == nullptr) return cudaErrorInvalidValue;
     *priority = stream->priority;

@@ -12,7 +12,7 @@
 namespace escrow::sim::model {
 namespace {
 
-void enter_capture_change(api_call& c, CUstream_st const& stream) {
+void enter_capture_change(api_call& c, stream_state const& stream) {
   refuse_beside_capture_change(c, stream);
   if (c.s.how.stepped) return;  // calls are made one after another, also those of several threads
   c.sole_uses.push_back(stream.capture_change);
@@ -21,7 +21,7 @@ void enter_capture_change(api_call& c, CUstream_st const& stream) {
 }
 
 // Ends the capture and returns its graph; events that remember the capture do not keep the graph.
-std::shared_ptr<CUgraph_st> finish(capture& which) {
+std::shared_ptr<graph_state> finish(capture& which) {
   which.ended = true;
   which.graph->open = false;
   for (auto* const stream : which.streams) {
@@ -90,8 +90,8 @@ cudaError_t forbid_unsafe(api_call& c) {
   return result;
 }
 
-bool blocked_by_capture(CUstream_st const& legacy) {
-  auto const blocks = [&](CUstream_st const* s) {
+bool blocked_by_capture(stream_state const& legacy) {
+  auto const blocks = [&](stream_state const* s) {
     return s->device == legacy.device && s->blocking();
   };
   return std::ranges::any_of(the().captures, [&](auto const& each) {
@@ -99,10 +99,10 @@ bool blocked_by_capture(CUstream_st const& legacy) {
   });
 }
 
-cudaError_t forbid_legacy(api_call& c, CUstream_st const& stream) {
+cudaError_t forbid_legacy(api_call& c, stream_state const& stream) {
   if (!stream.legacy || !blocked_by_capture(stream)) return cudaSuccess;
   for (auto const& each : c.s.captures) {
-    auto const blocks = [&](CUstream_st const* s) {
+    auto const blocks = [&](stream_state const* s) {
       return s->device == stream.device && s->blocking();
     };
     if (std::ranges::any_of(each->streams, blocks)) invalidate(c, *each);
@@ -113,7 +113,7 @@ cudaError_t forbid_legacy(api_call& c, CUstream_st const& stream) {
 cudaError_t forbid_all(api_call& c, int device) {
   auto result = cudaSuccess;
   for (auto const& each : c.s.captures) {
-    auto const is_here = [&](CUstream_st const* s) { return s->device == device; };
+    auto const is_here = [&](stream_state const* s) { return s->device == device; };
     if (each->invalidated || std::ranges::none_of(each->streams, is_here)) continue;
     invalidate(c, *each);
     result = cudaErrorStreamCaptureUnsupported;
@@ -121,7 +121,7 @@ cudaError_t forbid_all(api_call& c, int device) {
   return result;
 }
 
-cudaError_t capture_work(api_call& c, CUstream_st& stream, cudaGraphNodeType type, work what) {
+cudaError_t capture_work(api_call& c, stream_state& stream, cudaGraphNodeType type, work what) {
   auto& capture = *stream.capturing;
   if (capture.invalidated) return cudaErrorStreamCaptureInvalidated;
   if (capture.again) return recapture_work(c, stream, type, std::move(what));
@@ -131,14 +131,14 @@ cudaError_t capture_work(api_call& c, CUstream_st& stream, cudaGraphNodeType typ
   return cudaSuccess;
 }
 
-void set_ends(CUstream_st& stream, frontier ends, cudaGraphEdgeData const* edges) {
+void set_ends(stream_state& stream, frontier ends, cudaGraphEdgeData const* edges) {
   stream.ends = std::move(ends);
   stream.end_edges.clear();
   for (std::size_t i = 0; i < stream.ends.size(); ++i)
     stream.end_edges.push_back(edge_at(edges, i));
 }
 
-void expect_triggers(CUstream_st& stream) {
+void expect_triggers(stream_state& stream) {
   for (std::size_t i = 0; i < stream.ends.size(); ++i) {
     if (stream.ends[i]->type != cudaGraphNodeTypeKernel) continue;
     stream.end_edges[i].from_port = cudaGraphKernelNodePortProgrammatic;
@@ -146,7 +146,7 @@ void expect_triggers(CUstream_st& stream) {
   }
 }
 
-void add_ends(CUstream_st& stream, frontier const& ends, cudaGraphEdgeData const* edges) {
+void add_ends(stream_state& stream, frontier const& ends, cudaGraphEdgeData const* edges) {
   for (std::size_t i = 0; i < ends.size(); ++i) {
     cudaGraphEdgeData const edge = edge_at(edges, i);
     auto const found = std::ranges::find(stream.ends, ends[i]);
@@ -161,7 +161,7 @@ void add_ends(CUstream_st& stream, frontier const& ends, cudaGraphEdgeData const
   }
 }
 
-void refuse_beside_capture_change(api_call const& c, CUstream_st const& stream) {
+void refuse_beside_capture_change(api_call const& c, stream_state const& stream) {
   // relaxed: see enter() in families.cpp.
   std::uint64_t const user = stream.capture_change->user.load(std::memory_order_relaxed);
   if (user == 0 || user == c.me.number) return;
@@ -170,8 +170,8 @@ void refuse_beside_capture_change(api_call const& c, CUstream_st const& stream) 
           ": CUDA's driver crashes in a call with a stream whose capture begins or ends");
 }
 
-cudaError_t begin_capture(api_call& c, std::shared_ptr<CUstream_st> const& stream,
-                          cudaStreamCaptureMode mode, std::shared_ptr<CUgraph_st> const& into,
+cudaError_t begin_capture(api_call& c, std::shared_ptr<stream_state> const& stream,
+                          cudaStreamCaptureMode mode, std::shared_ptr<graph_state> const& into,
                           frontier ends, cudaGraphEdgeData const* edges) {
   enter_capture_change(c, *stream);
   if (stream->legacy) return cudaErrorStreamCaptureUnsupported;
@@ -191,7 +191,7 @@ cudaError_t begin_capture(api_call& c, std::shared_ptr<CUstream_st> const& strea
   return cudaSuccess;
 }
 
-cudaError_t end_capture(api_call& c, CUstream_st& stream, cudaGraph_t* graph) {
+cudaError_t end_capture(api_call& c, stream_state& stream, cudaGraph_t* graph) {
   enter_capture_change(c, stream);
   auto const which = stream.capturing;
   if (which == nullptr) return cudaErrorIllegalState;
@@ -213,11 +213,11 @@ cudaError_t end_capture(api_call& c, CUstream_st& stream, cudaGraph_t* graph) {
     discard(c, *which);
     return result;
   }
-  *graph = finish(*which).get();
+  *graph = finish(*which)->handle;
   return cudaSuccess;
 }
 
-void abandon_capture(api_call& c, CUstream_st& stream) {
+void abandon_capture(api_call& c, stream_state& stream) {
   auto const which = stream.capturing;
   if (which->origin == &stream) {
     discard(c, *which);

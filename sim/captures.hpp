@@ -14,29 +14,29 @@ void invalidate(api_call const& c, capture& which);
 // captures and returns cudaErrorStreamCaptureUnsupported, or cudaSuccess if there are none.
 cudaError_t forbid_unsafe(api_call& c);
 // For work on the legacy stream, which would wait for a blocking stream that captures.
-cudaError_t forbid_legacy(api_call& c, CUstream_st const& stream);
+cudaError_t forbid_legacy(api_call& c, stream_state const& stream);
 // True if a blocking stream of the legacy stream's device captures.
-bool blocked_by_capture(CUstream_st const& legacy);
+bool blocked_by_capture(stream_state const& legacy);
 // For a call that no capture survives.
 cudaError_t forbid_all(api_call& c, int device);
 
 // Adds a node behind the stream's captured work.
-cudaError_t capture_work(api_call& c, CUstream_st& stream, cudaGraphNodeType type, work what);
+cudaError_t capture_work(api_call& c, stream_state& stream, cudaGraphNodeType type, work what);
 
 // `edges`: as many, or null if all are full.
-void set_ends(CUstream_st& stream, frontier ends, cudaGraphEdgeData const* edges);
+void set_ends(stream_state& stream, frontier ends, cudaGraphEdgeData const* edges);
 // What comes next is a programmatic launch: it waits for no more of kernels than that they
 // trigger.
-void expect_triggers(CUstream_st& stream);
-void add_ends(CUstream_st& stream, frontier const& ends, cudaGraphEdgeData const* edges);
+void expect_triggers(stream_state& stream);
+void add_ends(stream_state& stream, frontier const& ends, cudaGraphEdgeData const* edges);
 
 // Ends the process if another thread is just beginning or ending the stream's capture.
-void refuse_beside_capture_change(api_call const& c, CUstream_st const& stream);
-cudaError_t begin_capture(api_call& c, std::shared_ptr<CUstream_st> const& stream,
-                          cudaStreamCaptureMode mode, std::shared_ptr<CUgraph_st> const& into,
+void refuse_beside_capture_change(api_call const& c, stream_state const& stream);
+cudaError_t begin_capture(api_call& c, std::shared_ptr<stream_state> const& stream,
+                          cudaStreamCaptureMode mode, std::shared_ptr<graph_state> const& into,
                           frontier ends, cudaGraphEdgeData const* edges);
-cudaError_t end_capture(api_call& c, CUstream_st& stream, cudaGraph_t* graph);
+cudaError_t end_capture(api_call& c, stream_state& stream, cudaGraph_t* graph);
 // The stream is being destroyed while it captures.
-void abandon_capture(api_call& c, CUstream_st& stream);
+void abandon_capture(api_call& c, stream_state& stream);
 
 }  // namespace escrow::sim::model

@@ -13,7 +13,7 @@
 namespace escrow::sim::model {
 namespace {
 
-bool has_condition(CUgraph_st const& graph, cudaGraphConditionalHandle handle) {
+bool has_condition(graph_state const& graph, cudaGraphConditionalHandle handle) {
   for (auto const* each = &graph; each != nullptr; each = each->parent) {
     if (each->conditions.contains(handle)) return true;
   }
@@ -51,7 +51,7 @@ bool fits_in_a_body(CUgraphNode_st const& node) {
   });
 }
 
-void collect_conditions(CUgraph_st const& graph, std::set<cudaGraphConditionalHandle>& made,
+void collect_conditions(graph_state const& graph, std::set<cudaGraphConditionalHandle>& made,
                         std::set<cudaGraphConditionalHandle>& used) {
   for (auto const& [handle, condition] : graph.conditions) made.insert(handle);
   for (auto const& node : graph.nodes) {
@@ -61,7 +61,7 @@ void collect_conditions(CUgraph_st const& graph, std::set<cudaGraphConditionalHa
   }
 }
 
-CUgraph_st const* body_to_run(conditional_work const& what) {
+graph_state const* body_to_run(conditional_work const& what) {
   auto const value = the().conditions[what.handle];
   auto const& bodies = what.bodies;
   std::size_t index = value;
@@ -72,7 +72,7 @@ CUgraph_st const* body_to_run(conditional_work const& what) {
 
 }  // namespace
 
-cudaError_t make_conditional_work(CUgraph_st const& graph, cudaConditionalNodeParams const& params,
+cudaError_t make_conditional_work(graph_state const& graph, cudaConditionalNodeParams const& params,
                                   work& what) {
   if (!has_condition(graph, params.handle) || !has_size_of_its_type(params))
     return cudaErrorInvalidValue;
@@ -81,26 +81,26 @@ cudaError_t make_conditional_work(CUgraph_st const& graph, cudaConditionalNodePa
     made.bodies.push_back(make_graph());
     made.bodies.back()->embedded = true;
     made.bodies.back()->body = true;
-    made.handles.push_back(made.bodies.back().get());
+    made.handles.push_back(made.bodies.back()->handle);
   }
   what = std::move(made);
   return cudaSuccess;
 }
 
-bool conditions_are_used(CUgraph_st const& graph) {
+bool conditions_are_used(graph_state const& graph) {
   std::set<cudaGraphConditionalHandle> made;
   std::set<cudaGraphConditionalHandle> used;
   collect_conditions(graph, made, used);
   return std::ranges::includes(used, made);
 }
 
-bool bodies_are_legal(CUgraph_st const& graph) {
+bool bodies_are_legal(graph_state const& graph) {
   return std::ranges::all_of(graph.nodes, [](auto const& node) {
     return node->type != cudaGraphNodeTypeConditional || fits_in_a_body(*node);
   });
 }
 
-void set_conditions(CUgraph_st const& graph) {
+void set_conditions(graph_state const& graph) {
   auto& values = the().conditions;
   for (auto const& [handle, condition] : graph.conditions) {
     if ((condition.flags & cudaGraphCondAssignDefault) != 0) values[handle] = condition.initial;
@@ -110,14 +110,14 @@ void set_conditions(CUgraph_st const& graph) {
   }
 }
 
-void forget_conditions(CUgraph_st const& graph) {
+void forget_conditions(graph_state const& graph) {
   for (auto const& [handle, condition] : graph.conditions) the().conditions.erase(handle);
   for (auto const& node : graph.nodes) {
     for (auto const& inner : inner_graphs(*node)) forget_conditions(*inner);
   }
 }
 
-void forget_conditions(CUgraph_st const& graph, CUgraph_st const& still_used) {
+void forget_conditions(graph_state const& graph, graph_state const& still_used) {
   std::set<cudaGraphConditionalHandle> gone;
   std::set<cudaGraphConditionalHandle> kept;
   std::set<cudaGraphConditionalHandle> with_nodes;

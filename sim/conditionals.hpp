@@ -9,26 +9,26 @@ namespace escrow::sim::model {
 
 // Sets `what` to a conditional node of `graph` with bodies that are empty. The handle may have
 // been made for the graph or for one that it is inside of.
-cudaError_t make_conditional_work(CUgraph_st const& graph, cudaConditionalNodeParams const& params,
+cudaError_t make_conditional_work(graph_state const& graph, cudaConditionalNodeParams const& params,
                                   work& what);
 
 // True if each condition that was made for the graph, or for one inside it, has a conditional node
 // there. CUDA looks at it when the graph is instantiated.
-bool conditions_are_used(CUgraph_st const& graph);
+bool conditions_are_used(graph_state const& graph);
 
 // True if all that is in bodies, at any depth, is of the kinds that CUDA can run there. CUDA looks
 // at it when the graph is instantiated.
-bool bodies_are_legal(CUgraph_st const& graph);
+bool bodies_are_legal(graph_state const& graph);
 
 // Gives each condition that has a default its default; an execution begins with that.
-void set_conditions(CUgraph_st const& graph);
+void set_conditions(graph_state const& graph);
 
 // Drops the values of conditions of an exec's graph, whose launches are done: handles are not
 // given out twice.
-void forget_conditions(CUgraph_st const& graph);
+void forget_conditions(graph_state const& graph);
 
 // The same for the conditions that `graph` has and `still_used` has not.
-void forget_conditions(CUgraph_st const& graph, CUgraph_st const& still_used);
+void forget_conditions(graph_state const& graph, graph_state const& still_used);
 
 // Decides what a conditional node's operation runs, and runs it; completes the operation after
 // that.

@@ -25,7 +25,7 @@ std::vector<std::array<std::size_t, 3>> dependencies(CUgraphNode_st const& node)
 }
 
 // The first node of `graph` that differs from its counterpart; both are sorted. `why` says how.
-CUgraphNode_st* first_difference(CUgraph_st const& old, CUgraph_st const& graph,
+CUgraphNode_st* first_difference(graph_state const& old, graph_state const& graph,
                                  cudaGraphExecUpdateResult& why) {
   why = cudaGraphExecUpdateErrorTopologyChanged;
   for (std::size_t i = 0; i < std::min(old.nodes.size(), graph.nodes.size()); ++i) {
@@ -53,7 +53,7 @@ CUgraphNode_st* first_difference(CUgraph_st const& old, CUgraph_st const& graph,
 
 // Calls `act(of_old, of_graph)` for the graphs inside their nodes; both have the same ones.
 template <class Act>
-void for_each_inside(CUgraph_st const& old, CUgraph_st& graph, Act act) {
+void for_each_inside(graph_state const& old, graph_state& graph, Act act) {
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     auto const inner_old = inner_graphs(*old.nodes[i]);
     auto const inner = inner_graphs(*graph.nodes[i]);
@@ -63,7 +63,7 @@ void for_each_inside(CUgraph_st const& old, CUgraph_st& graph, Act act) {
 
 // An exec's nodes stay known under the names of the graph that the exec was made from, whatever
 // updates it.
-void keep_origins(CUgraph_st const& old, CUgraph_st& graph) {
+void keep_origins(graph_state const& old, graph_state& graph) {
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     graph.nodes[i]->origin = old.nodes[i]->origin;
     graph.nodes[i]->enabled = old.nodes[i]->enabled;
@@ -72,13 +72,13 @@ void keep_origins(CUgraph_st const& old, CUgraph_st& graph) {
 }
 
 // The same with its links to other graphs.
-void keep_links(CUgraph_st const& old, CUgraph_st& graph) {
+void keep_links(graph_state const& old, graph_state& graph) {
   graph.made_of = old.made_of;
   for_each_inside(old, graph, keep_links);
 }
 
 // The same with what an update does not change.
-void keep_clusters(CUgraphExec_st const& exec, CUgraph_st const& old, CUgraph_st& graph) {
+void keep_clusters(exec_state const& exec, graph_state const& old, graph_state& graph) {
   bool const is_used = exec.launched || exec.last_upload != nullptr;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i)
     keep_clusters(old.nodes[i]->what, graph.nodes[i]->what, is_used);
@@ -91,7 +91,7 @@ void keep_clusters(CUgraphExec_st const& exec, CUgraph_st const& old, CUgraph_st
 // thread if it was, and not before the launches that run have ended: launch_ended() sees to those.
 // After a fault they go as soon, although the launches of another device go on. The values of its
 // conditions go when no launch runs.
-void retire(CUgraphExec_st& exec, std::shared_ptr<CUgraph_st> old, callbacks& reclaimed) {
+void retire(exec_state& exec, std::shared_ptr<graph_state> old, callbacks& reclaimed) {
   if (exec.in_flight == 0) forget_conditions(*old, *exec.graph);
   if (!exec.launched) {
     dismantle(old, reclaimed);
@@ -104,8 +104,8 @@ void retire(CUgraphExec_st& exec, std::shared_ptr<CUgraph_st> old, callbacks& re
   }
 }
 
-cudaError_t replace(CUgraphExec_st& exec, std::shared_ptr<CUgraph_st>& place,
-                    CUgraph_st const& source, cudaGraphExecUpdateResultInfo& result,
+cudaError_t replace(exec_state& exec, std::shared_ptr<graph_state>& place,
+                    graph_state const& source, cudaGraphExecUpdateResultInfo& result,
                     callbacks& reclaimed) {
   auto fresh = clone(source, false);
   bool const acyclic = sort_nodes(*fresh);
@@ -128,17 +128,16 @@ cudaError_t replace(CUgraphExec_st& exec, std::shared_ptr<CUgraph_st>& place,
 
 }  // namespace
 
-std::shared_ptr<CUgraphExec_st> find_exec(cudaGraphExec_t handle) {
-  auto const found = the().execs.find(handle);
-  return found == the().execs.end() ? nullptr : found->second;
+std::shared_ptr<exec_state> find_exec(cudaGraphExec_t handle) {
+  return the().execs.find(handle);
 }
 
-cudaError_t instantiate(CUgraph_st& source, int device, unsigned long long flags,
+cudaError_t instantiate(graph_state& source, int device, unsigned long long flags,
                         callbacks& reclaimed, cudaGraphExec_t* handle) {
   if ((has_conditionals(source) || has_memory_nodes(source)) && *source.execs != 0)
     return cudaErrorNotSupported;
   if (!bodies_are_legal(source) || !conditions_are_used(source)) return cudaErrorInvalidValue;
-  auto exec = std::make_shared<CUgraphExec_st>();
+  auto exec = std::make_shared<exec_state>();
   exec->graph = clone(source, false);
   if (!sort_nodes(*exec->graph)) {
     dismantle(exec->graph, reclaimed);
@@ -148,16 +147,15 @@ cudaError_t instantiate(CUgraph_st& source, int device, unsigned long long flags
   exec->frees_on_launch = (flags & cudaGraphInstantiateFlagAutoFreeOnLaunch) != 0;
   exec->execs_of_source = source.execs;
   ++*exec->execs_of_source;
-  *handle = exec.get();
-  the().execs.emplace(exec.get(), std::move(exec));
+  *handle = the().execs.add(std::move(exec));
   return cudaSuccess;
 }
 
-void destroy_exec(api_call& c, std::shared_ptr<CUgraphExec_st> const& exec) {
+void destroy_exec(api_call& c, std::shared_ptr<exec_state> const& exec) {
   auto& s = the();
   enter_families(c, *exec->graph);
   exec->destroyed = true;
-  s.execs.erase(exec.get());
+  s.execs.erase(exec->handle);
   if (exec->in_flight != 0) ++s.execs_in_flight;
   if (has_conditionals(*exec->graph)) {
     block(
@@ -172,12 +170,12 @@ void destroy_exec(api_call& c, std::shared_ptr<CUgraphExec_st> const& exec) {
   retire(*exec, exec->graph, c.reclaimed);
 }
 
-cudaError_t update(CUgraphExec_st& exec, CUgraph_st const& source,
+cudaError_t update(exec_state& exec, graph_state const& source,
                    cudaGraphExecUpdateResultInfo& result, callbacks& reclaimed) {
   return replace(exec, exec.graph, source, result, reclaimed);
 }
 
-cudaGraphNode_t find_twin(CUgraph_st const& graph, cudaGraphNode_t origin) {
+cudaGraphNode_t find_twin(graph_state const& graph, cudaGraphNode_t origin) {
   for (auto const& node : graph.nodes) {
     if (node->origin == origin) return node.get();
     for (auto const& inner : inner_graphs(*node)) {
@@ -187,7 +185,7 @@ cudaGraphNode_t find_twin(CUgraph_st const& graph, cudaGraphNode_t origin) {
   return nullptr;
 }
 
-void part_from_launches(CUgraphExec_st& exec, callbacks& reclaimed) {
+void part_from_launches(exec_state& exec, callbacks& reclaimed) {
   // Only conditional nodes look at the exec's nodes after the launch call.
   if (exec.in_flight == 0 || !has_conditionals(*exec.graph)) return;
   auto fresh = clone(*exec.graph, false);
@@ -196,7 +194,7 @@ void part_from_launches(CUgraphExec_st& exec, callbacks& reclaimed) {
   retire(exec, std::exchange(exec.graph, std::move(fresh)), reclaimed);
 }
 
-cudaError_t update_child(CUgraphExec_st& exec, CUgraphNode_st& twin, CUgraph_st const& source,
+cudaError_t update_child(exec_state& exec, CUgraphNode_st& twin, graph_state const& source,
                          callbacks& reclaimed) {
   auto* const child = std::get_if<child_work>(&twin.what);
   if (child == nullptr) return cudaErrorInvalidValue;

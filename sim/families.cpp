@@ -22,7 +22,7 @@ void enter(api_call& c, std::shared_ptr<sole_use> const& entered) {
 }
 
 template <class Enter>
-void for_all_inside(CUgraph_st const& graph, Enter enter_one) {
+void for_all_inside(graph_state const& graph, Enter enter_one) {
   for (auto const& node : graph.nodes) {
     for (auto const& inner : inner_graphs(*node)) enter_one(*inner);
   }
@@ -30,17 +30,17 @@ void for_all_inside(CUgraph_st const& graph, Enter enter_one) {
 
 }  // namespace
 
-void enter_links(api_call& c, CUgraph_st const& made) {
+void enter_links(api_call& c, graph_state const& made) {
   for (auto const& each : made.made_of) enter(c, each);
-  for_all_inside(made, [&c](CUgraph_st const& inner) { enter_links(c, inner); });
+  for_all_inside(made, [&c](graph_state const& inner) { enter_links(c, inner); });
 }
 
-void enter_own(api_call& c, CUgraph_st const& original) {
+void enter_own(api_call& c, graph_state const& original) {
   enter(c, original.own);
-  for_all_inside(original, [&c](CUgraph_st const& inner) { enter_own(c, inner); });
+  for_all_inside(original, [&c](graph_state const& inner) { enter_own(c, inner); });
 }
 
-void enter_families(api_call& c, CUgraph_st const& ended) {
+void enter_families(api_call& c, graph_state const& ended) {
   enter_own(c, ended);
   enter_links(c, ended);
 }

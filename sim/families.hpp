@@ -10,10 +10,10 @@ namespace escrow::sim::model {
 
 // The call makes `made`, a clone, a copy in a child node or the inside of an exec: enters what it
 // is linked to.
-void enter_links(api_call& c, CUgraph_st const& made);
+void enter_links(api_call& c, graph_state const& made);
 // The call makes something of the graph, or changes it with links of others to it.
-void enter_own(api_call& c, CUgraph_st const& original);
+void enter_own(api_call& c, graph_state const& original);
 // The call ends the graph, or an exec's inside: enters both.
-void enter_families(api_call& c, CUgraph_st const& ended);
+void enter_families(api_call& c, graph_state const& ended);
 
 }  // namespace escrow::sim::model

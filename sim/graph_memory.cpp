@@ -20,7 +20,7 @@ bool is_possible(cudaMemAllocNodeParams const& params) {
          (params.accessDescCount == 0 || params.accessDescs != nullptr);
 }
 
-void collect(CUgraph_st const& graph, graph_blocks& allocated, graph_blocks& freed) {
+void collect(graph_state const& graph, graph_blocks& allocated, graph_blocks& freed) {
   for (auto const& node : graph.nodes) {
     if (auto const* const a = std::get_if<alloc_work>(&node->what)) allocated.push_back(a->block);
     if (auto const* const f = std::get_if<graph_free_work>(&node->what)) freed.push_back(f->block);
@@ -72,7 +72,7 @@ std::shared_ptr<graph_block> find_block(void const* address) {
   return found == the().graph_blocks.end() ? nullptr : found->second->shared_from_this();
 }
 
-cudaError_t make_alloc_work(CUgraph_st const& graph, cudaMemAllocNodeParams& params, work& what) {
+cudaError_t make_alloc_work(graph_state const& graph, cudaMemAllocNodeParams& params, work& what) {
   if (!is_possible(params)) return cudaErrorInvalidValue;
   if (graph.embedded && !graph.body) return cudaErrorNotSupported;
   auto block = std::make_shared<graph_block>(params, graph.id);
@@ -81,7 +81,7 @@ cudaError_t make_alloc_work(CUgraph_st const& graph, cudaMemAllocNodeParams& par
   return cudaSuccess;
 }
 
-cudaError_t make_graph_free_work(CUgraph_st const& graph, void const* address, work& what) {
+cudaError_t make_graph_free_work(graph_state const& graph, void const* address, work& what) {
   using freed_by = graph_block::freed_by;
   auto const block = find_block(address);
   if (block == nullptr) return cudaErrorInvalidValue;
@@ -99,7 +99,7 @@ cudaError_t make_graph_free_work(CUgraph_st const& graph, void const* address, w
   return cudaSuccess;
 }
 
-bool has_memory_nodes(CUgraph_st const& graph) {
+bool has_memory_nodes(graph_state const& graph) {
   return std::ranges::any_of(graph.nodes, [](auto const& node) {
     if (node->type == cudaGraphNodeTypeMemAlloc || node->type == cudaGraphNodeTypeMemFree)
       return true;
@@ -108,7 +108,7 @@ bool has_memory_nodes(CUgraph_st const& graph) {
   });
 }
 
-cudaError_t book_launch(CUgraphExec_st const& exec, graph_blocks& left) {
+cudaError_t book_launch(exec_state const& exec, graph_blocks& left) {
   auto& unfreed = the().unfreed_blocks;
   graph_blocks allocated;
   graph_blocks freed;

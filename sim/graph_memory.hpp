@@ -36,18 +36,18 @@ std::shared_ptr<graph_block> find_block_around(void const* address);
 std::shared_ptr<graph_block> find_block(void const* address);
 
 // What a node of `graph` needs that allocates; `params` gets the address.
-cudaError_t make_alloc_work(CUgraph_st const& graph, cudaMemAllocNodeParams& params, work& what);
+cudaError_t make_alloc_work(graph_state const& graph, cudaMemAllocNodeParams& params, work& what);
 // What a node of `graph` needs that frees what an alloc node of any graph has allocated.
-cudaError_t make_graph_free_work(CUgraph_st const& graph, void const* address, work& what);
+cudaError_t make_graph_free_work(graph_state const& graph, void const* address, work& what);
 
 // Alloc or free nodes, also inside.
-bool has_memory_nodes(CUgraph_st const& graph);
+bool has_memory_nodes(graph_state const& graph);
 
 using graph_blocks = std::vector<std::shared_ptr<graph_block>>;
 
 // Books what a launch allocates and frees; an error if something is still there from a launch
 // before, or is not there to be freed. `left` gets what the launch must free first.
-cudaError_t book_launch(CUgraphExec_st const& exec, graph_blocks& left);
+cudaError_t book_launch(exec_state const& exec, graph_blocks& left);
 // Books a free by a call; an error if the memory is not there, or is its graph's to free.
 cudaError_t book_free(graph_block& block);
 

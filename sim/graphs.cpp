@@ -19,13 +19,13 @@ work clone_work(work const& what, bool with_handles) {
       auto& body = conditional->bodies[i];
       body = clone(*body, with_handles);
       body->embedded = true;
-      conditional->handles[i] = body.get();
+      conditional->handles[i] = body->handle;
     }
   }
   return copy;
 }
 
-void copy_edges(CUgraph_st const& from, CUgraph_st& to) {
+void copy_edges(graph_state const& from, graph_state& to) {
   std::unordered_map<cudaGraphNode_t, cudaGraphNode_t> twin;
   for (std::size_t i = 0; i < from.nodes.size(); ++i) twin[from.nodes[i].get()] = to.nodes[i].get();
   for (std::size_t i = 0; i < from.nodes.size(); ++i) {
@@ -37,20 +37,19 @@ void copy_edges(CUgraph_st const& from, CUgraph_st& to) {
 
 }  // namespace
 
-std::shared_ptr<CUgraph_st> find_graph(cudaGraph_t handle) {
-  auto const found = the().graphs.find(handle);
-  return found == the().graphs.end() ? nullptr : found->second;
+std::shared_ptr<graph_state> find_graph(cudaGraph_t handle) {
+  return the().graphs.find(handle);
 }
 
-std::shared_ptr<CUgraph_st> make_graph() {
+std::shared_ptr<graph_state> make_graph() {
   auto& s = the();
-  std::shared_ptr<CUgraph_st> graph(new CUgraph_st);  // see recycled
+  auto graph = std::make_shared<graph_state>();
   graph->id = ++s.next_graph_id;
-  s.graphs.emplace(graph.get(), graph);
+  s.graphs.add(graph);
   return graph;
 }
 
-cudaGraphNode_t add_node(CUgraph_st& graph, std::span<cudaGraphNode_t const> before,
+cudaGraphNode_t add_node(graph_state& graph, std::span<cudaGraphNode_t const> before,
                          cudaGraphEdgeData const* edges, cudaGraphNodeType type, work what) {
   auto node = std::make_unique<CUgraphNode_st>();
   node->graph = &graph;
@@ -96,8 +95,8 @@ void remove_node(CUgraphNode_st& node, callbacks& reclaimed) {
   for (std::size_t i = 0; i < nodes.size(); ++i) nodes[i]->position = i;
 }
 
-std::shared_ptr<CUgraph_st> clone(CUgraph_st const& source, bool with_handles) {
-  auto copy = with_handles ? make_graph() : std::make_shared<CUgraph_st>();
+std::shared_ptr<graph_state> clone(graph_state const& source, bool with_handles) {
+  auto copy = with_handles ? make_graph() : std::make_shared<graph_state>();
   copy->conditions = source.conditions;
   copy->made_of.push_back(source.own);
   for (auto const& [id, reference] : source.references) {
@@ -116,29 +115,29 @@ std::shared_ptr<CUgraph_st> clone(CUgraph_st const& source, bool with_handles) {
   return copy;
 }
 
-void release_references(CUgraph_st& graph, callbacks& reclaimed) {
+void release_references(graph_state& graph, callbacks& reclaimed) {
   for (auto const& [id, reference] : graph.references) {
     let_go(reference.object, id, reference.count, reclaimed);
   }
   graph.references.clear();
 }
 
-void dismantle(std::shared_ptr<CUgraph_st> const& graph, callbacks& reclaimed) {
+void dismantle(std::shared_ptr<graph_state> const& graph, callbacks& reclaimed) {
   release_references(*graph, reclaimed);
   for (auto const& node : graph->nodes) {
     for (auto const& inner : inner_graphs(*node)) dismantle(inner, reclaimed);
   }
-  the().graphs.erase(graph.get());
+  the().graphs.erase(graph->handle);
 }
 
-std::vector<std::shared_ptr<CUgraph_st>> inner_graphs(CUgraphNode_st const& node) {
+std::vector<std::shared_ptr<graph_state>> inner_graphs(CUgraphNode_st const& node) {
   if (auto const* const child = std::get_if<child_work>(&node.what)) return {child->graph};
   if (auto const* const conditional = std::get_if<conditional_work>(&node.what))
     return conditional->bodies;
   return {};
 }
 
-bool has_conditionals(CUgraph_st const& graph) {
+bool has_conditionals(graph_state const& graph) {
   return std::ranges::any_of(graph.nodes, [](auto const& node) {
     if (node->type == cudaGraphNodeTypeConditional) return true;
     auto const* const child = std::get_if<child_work>(&node->what);
@@ -146,7 +145,7 @@ bool has_conditionals(CUgraph_st const& graph) {
   });
 }
 
-bool sort_nodes(CUgraph_st& graph) {
+bool sort_nodes(graph_state& graph) {
   std::vector<std::size_t> missing;
   std::vector<std::size_t> order;
   for (auto const& node : graph.nodes) {
@@ -175,7 +174,7 @@ CUuserObject_st* find_object(cudaUserObject_t handle) {
   return found == the().user_objects.end() ? nullptr : found->second.get();
 }
 
-void retain(CUgraph_st& graph, CUuserObject_st& object, std::int64_t count) {
+void retain(graph_state& graph, CUuserObject_st& object, std::int64_t count) {
   auto& reference = graph.references[object.id];
   reference.object = &object;
   reference.count += count;

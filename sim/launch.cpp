@@ -32,7 +32,7 @@ struct expanded {
   op_ptr end;
 };
 
-void expand(CUgraph_st const& graph, op_ptr const& first, op_ptr const& last,
+void expand(graph_state const& graph, op_ptr const& first, op_ptr const& last,
             std::vector<op_ptr>& made);
 
 // Who depends on a node.
@@ -41,7 +41,7 @@ struct dependents {
   bool end_after_it = false;  // some cannot end before it has
 };
 
-std::vector<dependents> dependents_of(CUgraph_st const& graph) {
+std::vector<dependents> dependents_of(graph_state const& graph) {
   std::vector<dependents> all(graph.nodes.size());
   for (auto const& node : graph.nodes) {
     for (std::size_t i = 0; i < node->before.size(); ++i) {
@@ -80,7 +80,7 @@ expanded expand_node(CUgraphNode_st const& node, bool has_early_dependents, Make
 }
 
 // Makes the operations of a sorted graph between `first` and `last`, and adds them to `made`.
-void expand(CUgraph_st const& graph, op_ptr const& first, op_ptr const& last,
+void expand(graph_state const& graph, op_ptr const& first, op_ptr const& last,
             std::vector<op_ptr>& made) {
   std::vector<dependents> const after = dependents_of(graph);
   std::vector<expanded> all;
@@ -108,7 +108,7 @@ bool is_of_destroyed_event(work const& what) {
   return w != nullptr && w->event->destroyed;
 }
 
-bool needs_destroyed_event(CUgraph_st const& graph) {
+bool needs_destroyed_event(graph_state const& graph) {
   return std::ranges::any_of(graph.nodes, [](auto const& node) {
     auto const* const child = std::get_if<child_work>(&node->what);
     return is_of_destroyed_event(node->what) ||
@@ -123,7 +123,7 @@ void release_all(op_ptr const& first, op_ptr const& last, std::vector<op_ptr> co
   release(first);
 }
 
-void launch_ended(CUgraphExec_st& exec) {
+void launch_ended(exec_state& exec) {
   auto& s = the();
   if (--exec.in_flight != 0 || s.dropping) return;
   callbacks reclaimed;
@@ -138,8 +138,8 @@ void launch_ended(CUgraphExec_st& exec) {
 
 }  // namespace
 
-cudaError_t launch(api_call& c, std::shared_ptr<CUgraphExec_st> const& exec,
-                   std::shared_ptr<CUstream_st> const& stream) {
+cudaError_t launch(api_call& c, std::shared_ptr<exec_state> const& exec,
+                   std::shared_ptr<stream_state> const& stream) {
   if (needs_destroyed_event(*exec->graph)) return cudaErrorInvalidResourceHandle;
   graph_blocks left;
   if (auto const error = book_launch(*exec, left); error != cudaSuccess) return error;
@@ -167,11 +167,11 @@ cudaError_t launch(api_call& c, std::shared_ptr<CUgraphExec_st> const& exec,
   return cudaSuccess;
 }
 
-void upload(CUgraphExec_st& exec, std::shared_ptr<CUstream_st> const& stream) {
+void upload(exec_state& exec, std::shared_ptr<stream_state> const& stream) {
   exec.last_upload = submit(stream, empty_work{}, std::array{exec.last_end, exec.last_upload});
 }
 
-void run_inside(CUgraph_st const& graph, op_ptr const& o, std::function<void()> finished) {
+void run_inside(graph_state const& graph, op_ptr const& o, std::function<void()> finished) {
   auto const first = make_op(o->stream, empty_work{});
   auto const last = make_op(o->stream, empty_work{});
   last->finished = std::move(finished);

@@ -8,8 +8,11 @@ namespace escrow::sim::model {
 // What an address is in; also for addresses inside an allocation. Lock held.
 memory_place place_of(void const* address);
 
-// Null if there is none left. Lock held.
-void* allocate_memory(std::size_t bytes, int device, bool host);
+// Null if there is none left. What is freed on `stream` and not gone yet counts as left. Lock held.
+void* allocate_memory(std::size_t bytes, int device, bool host,
+                      stream_state const* stream = nullptr);
+// An allocation ends. Lock held.
+void uncount(state& s, allocation const& what);
 // Frees at once. False if there is no such allocation. Lock held.
 bool free_memory(void* address);
 

@@ -34,12 +34,11 @@ bool is_aligned(cudaMemsetParams const& p) {
   return address % p.elementSize == 0 && (p.height <= 1 || p.pitch % p.elementSize == 0);
 }
 
-std::shared_ptr<CUevent_st> find_event(cudaEvent_t handle) {
-  auto const found = the().events.find(handle);
-  return found == the().events.end() ? nullptr : found->second;
+std::shared_ptr<event_state> find_event(cudaEvent_t handle) {
+  return the().events.find(handle);
 }
 
-bool is_inside(CUgraph_st const& graph, CUgraph_st const& other) {
+bool is_inside(graph_state const& graph, graph_state const& other) {
   for (auto const* each = &graph; each != nullptr; each = each->parent) {
     if (each == &other) return true;
   }
@@ -151,7 +150,7 @@ cudaError_t make_wait_work(cudaEvent_t event, work& what) {
   return cudaSuccess;
 }
 
-cudaError_t make_child_work(CUgraph_st const& graph, cudaGraph_t handle, bool moves, work& what) {
+cudaError_t make_child_work(graph_state const& graph, cudaGraph_t handle, bool moves, work& what) {
   auto const child = find_graph(handle);
   if (child == nullptr || child->moved) return cudaErrorInvalidValue;
   if (moves && (child->embedded || child->open || is_inside(graph, *child)))

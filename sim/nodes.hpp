@@ -16,7 +16,7 @@ cudaError_t make_work(cudaHostNodeParams const& params, work& what);
 cudaError_t make_record_work(cudaEvent_t event, work& what);
 cudaError_t make_wait_work(cudaEvent_t event, work& what);
 // For a node of `graph`: an embedded copy of `child`, or `child` itself if it moves.
-cudaError_t make_child_work(CUgraph_st const& graph, cudaGraph_t child, bool moves, work& what);
+cudaError_t make_child_work(graph_state const& graph, cudaGraph_t child, bool moves, work& what);
 // Of the kinds that can be set again after a node has been made.
 cudaError_t make_work(cudaGraphNodeParams const& params, work& what);
 

@@ -1,5 +1,5 @@
 // The types behind CUDA's handles: streams, events, captures, graphs, execs, user objects, and
-// operations.
+// operations. Handles of streams, events, graphs and execs are no addresses of these (handles.hpp).
 #pragma once
 
 #include "recycled.hpp"
@@ -21,10 +21,13 @@
 
 namespace escrow::sim::model {
 
+struct stream_state;
+struct graph_state;
+
 // One thing a device does. Operations form a graph; an operation starts when those it waits on are
 // done.
 struct op {
-  std::shared_ptr<CUstream_st> stream;
+  std::shared_ptr<stream_state> stream;
   work what;
   // One more than the number of unfinished operations before it until submission ends, then that
   // number.
@@ -62,11 +65,11 @@ struct executor {
 // A capture in progress, or one that has ended but that an event still remembers.
 struct capture {
   std::uint64_t id = 0;
-  std::shared_ptr<CUgraph_st> graph;
+  std::shared_ptr<graph_state> graph;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   std::uint64_t thread = 0;
-  CUstream_st* origin = nullptr;
-  std::vector<CUstream_st*> streams;
+  stream_state* origin = nullptr;
+  std::vector<stream_state*> streams;
   // What forked streams did last that were destroyed since.
   std::vector<cudaGraphNode_t> orphans;
   bool invalidated = false;
@@ -95,9 +98,9 @@ struct sole_use {
   char const* call = nullptr;  // and its call; under the state's mutex
 };
 
-}  // namespace escrow::sim::model
-
-struct CUstream_st {
+// What a handle of a stream stands for; it may outlive the handle.
+struct stream_state {
+  cudaStream_t handle = nullptr;  // null: a default stream
   int device = 0;
   std::uint64_t id = 0;
   unsigned int flags = 0;
@@ -105,33 +108,35 @@ struct CUstream_st {
   bool legacy = false;
   // True once destroyed by the caller; work that is pending still runs.
   bool closed = false;
-  escrow::sim::model::op_ptr tail;
+  op_ptr tail;
   std::size_t pending = 0;
-  std::shared_ptr<escrow::sim::model::executor> runs_on;
-  std::shared_ptr<escrow::sim::model::capture> capturing;
+  std::shared_ptr<executor> runs_on;
+  std::shared_ptr<capture> capturing;
   // The nodes that the next captured operation depends on, and their edges for
   // cudaStreamGetCaptureInfo.
-  escrow::sim::model::frontier ends;
+  frontier ends;
   std::vector<cudaGraphEdgeData> end_edges;
   // While its capture begins or ends, calls of other threads with the stream end the process.
-  std::shared_ptr<escrow::sim::model::sole_use> capture_change =
-      std::make_shared<escrow::sim::model::sole_use>();
+  std::shared_ptr<sole_use> capture_change = std::make_shared<sole_use>();
 
   [[nodiscard]] bool blocking() const { return !legacy && (flags & cudaStreamNonBlocking) == 0; }
 };
 
-struct CUevent_st {
+struct event_state {
+  cudaEvent_t handle = nullptr;
   int device = 0;
   unsigned int flags = 0;
   // By its owner; what is pending or a graph holds may still refer to it.
   bool destroyed = false;
   // Where it was recorded last, outside any capture; null if never.
-  escrow::sim::model::op_ptr last;
+  op_ptr last;
   // Where it was recorded last, inside a capture; null if an eager record came later.
-  std::shared_ptr<escrow::sim::model::capture> captured_in;
-  escrow::sim::model::frontier captured_at;
+  std::shared_ptr<capture> captured_in;
+  frontier captured_at;
   std::vector<cudaGraphEdgeData> captured_edges;  // of those, in the same order
 };
+
+}  // namespace escrow::sim::model
 
 struct CUuserObject_st {
   std::uint64_t id = 0;
@@ -142,7 +147,7 @@ struct CUuserObject_st {
 };
 
 struct CUgraphNode_st : escrow::sim::model::recycled {
-  CUgraph_st* graph = nullptr;
+  escrow::sim::model::graph_state* graph = nullptr;
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   escrow::sim::model::work what;
   std::vector<cudaGraphNode_t> before;
@@ -156,7 +161,10 @@ struct CUgraphNode_st : escrow::sim::model::recycled {
   bool enabled = true;
 };
 
-struct CUgraph_st : escrow::sim::model::recycled {
+namespace escrow::sim::model {
+
+struct graph_state {
+  cudaGraph_t handle = nullptr;  // null: an exec's copy
   struct reference {
     cudaUserObject_t object = nullptr;
     std::int64_t count = 0;  // below zero if more were released than it held (measured)
@@ -169,7 +177,7 @@ struct CUgraph_st : escrow::sim::model::recycled {
   // Names the graph and every capture into it; never reused.
   std::uint64_t id = 0;
   // The graph whose node this one is inside of; null if there is none.
-  CUgraph_st* parent = nullptr;
+  graph_state* parent = nullptr;
   // Embedded in a child node or the body of a conditional one.
   bool embedded = false;
   // A body of a conditional node; embedded as well.
@@ -182,17 +190,17 @@ struct CUgraph_st : escrow::sim::model::recycled {
   // By the object's id, so that destructors run in an order that does not depend on addresses.
   std::map<std::uint64_t, reference> references;
   std::map<cudaGraphConditionalHandle, condition> conditions;
-  std::shared_ptr<escrow::sim::model::sole_use> own =
-      std::make_shared<escrow::sim::model::sole_use>();
+  std::shared_ptr<sole_use> own = std::make_shared<sole_use>();
   // Those of the graph that this was made of, and then of the one that updated it last.
-  std::vector<std::shared_ptr<escrow::sim::model::sole_use>> made_of;
+  std::vector<std::shared_ptr<sole_use>> made_of;
   // Execs of this very graph that are alive; a graph with conditional nodes may have one.
   std::shared_ptr<std::size_t> execs = std::make_shared<std::size_t>(0);
 };
 
-struct CUgraphExec_st {
+struct exec_state {
+  cudaGraphExec_t handle = nullptr;
   // A private clone of the graph, in topological order.
-  std::shared_ptr<CUgraph_st> graph;
+  std::shared_ptr<graph_state> graph;
   std::shared_ptr<std::size_t> execs_of_source;
   int device = 0;
   // Memory that an earlier launch left is freed by the next.
@@ -200,11 +208,13 @@ struct CUgraphExec_st {
   bool launched = false;
   bool destroyed = false;
   std::size_t in_flight = 0;
-  escrow::sim::model::op_ptr last_end;
-  escrow::sim::model::op_ptr last_upload;
+  op_ptr last_end;
+  op_ptr last_upload;
   // Clones replaced by an update while launches of them were running.
-  std::vector<std::shared_ptr<CUgraph_st>> replaced;
+  std::vector<std::shared_ptr<graph_state>> replaced;
 };
+
+}  // namespace escrow::sim::model
 
 struct CUkern_st {
   escrow::sim::model::kernel_code code;

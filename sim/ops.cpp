@@ -35,7 +35,7 @@ void leave_stream(op_ptr const& o) {
 
 }  // namespace
 
-op_ptr make_op(std::shared_ptr<CUstream_st> const& stream, work what) {
+op_ptr make_op(std::shared_ptr<stream_state> const& stream, work what) {
   auto o = std::make_shared<op>();
   o->stream = stream;
   o->what = std::move(what);
@@ -67,7 +67,7 @@ void link_stream_order(op_ptr const& o) {
   }
 }
 
-op_ptr submit(std::shared_ptr<CUstream_st> const& stream, work what,
+op_ptr submit(std::shared_ptr<stream_state> const& stream, work what,
               std::span<op_ptr const> earlier) {
   auto o = make_op(stream, std::move(what));
   link_stream_order(o);

@@ -10,7 +10,7 @@ namespace escrow::sim::model {
 // The state's mutex is held by whoever calls these.
 
 // An operation on `stream` that waits for nothing yet. link() what it follows, then release() it.
-op_ptr make_op(std::shared_ptr<CUstream_st> const& stream, work what);
+op_ptr make_op(std::shared_ptr<stream_state> const& stream, work what);
 // `later` waits for `earlier`, unless that is null or done.
 void link(op_ptr const& earlier, op_ptr const& later);
 // Nothing more will be linked before `o`; it starts when what it waits for is done.
@@ -19,7 +19,7 @@ void release(op_ptr const& o);
 // rule says.
 void link_stream_order(op_ptr const& o);
 // Puts `what` at the end of the stream, also behind `earlier`.
-op_ptr submit(std::shared_ptr<CUstream_st> const& stream, work what,
+op_ptr submit(std::shared_ptr<stream_state> const& stream, work what,
               std::span<op_ptr const> earlier = {});
 
 // Whether the call that enqueues it blocks until it is done: a copy from the device to pageable

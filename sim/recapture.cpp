@@ -45,10 +45,10 @@ void put(fill_work& fill, cudaGraphNodeParams& out) {
   out.memset.height = s.height;
 }
 void put(record_work& record, cudaGraphNodeParams& out) {
-  out.eventRecord.event = record.event.get();
+  out.eventRecord.event = record.event->handle;
 }
 void put(wait_work& wait, cudaGraphNodeParams& out) {
-  out.eventWait.event = wait.event.get();
+  out.eventWait.event = wait.event->handle;
 }
 template <class Other>
 void put(Other&, cudaGraphNodeParams&) {}
@@ -114,7 +114,7 @@ bool does_same(work& old, work& now) {
 }
 
 // On just what the stream's next node would depend on.
-bool is_behind_ends(CUgraphNode_st const& node, CUstream_st const& stream) {
+bool is_behind_ends(CUgraphNode_st const& node, stream_state const& stream) {
   if (node.before.size() != stream.ends.size()) return false;
   for (std::size_t i = 0; i < stream.ends.size(); ++i) {
     auto const& end = *stream.ends[i];
@@ -125,8 +125,8 @@ bool is_behind_ends(CUgraphNode_st const& node, CUstream_st const& stream) {
 
 }  // namespace
 
-cudaError_t begin_recapture(api_call& c, std::shared_ptr<CUstream_st> const& stream,
-                            cudaStreamCaptureMode mode, std::shared_ptr<CUgraph_st> const& graph,
+cudaError_t begin_recapture(api_call& c, std::shared_ptr<stream_state> const& stream,
+                            cudaStreamCaptureMode mode, std::shared_ptr<graph_state> const& graph,
                             cudaGraphRecaptureCallbackData const* callback) {
   if (has_memory_nodes(*graph)) return cudaErrorNotSupported;  // not simulated
   auto const error = begin_capture(c, stream, mode, graph, {}, nullptr);
@@ -142,7 +142,7 @@ cudaError_t begin_recapture(api_call& c, std::shared_ptr<CUstream_st> const& str
   return cudaSuccess;
 }
 
-cudaError_t recapture_work(api_call& c, CUstream_st& stream, cudaGraphNodeType type, work what) {
+cudaError_t recapture_work(api_call& c, stream_state& stream, cudaGraphNodeType type, work what) {
   auto const capture = stream.capturing;
   auto& again = *capture->again;
   auto const fail = [&] {

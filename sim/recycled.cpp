@@ -1,4 +1,4 @@
-// Memory of what handles of graphs and nodes point to.
+// Memory of what handles of nodes point to.
 #include "recycled.hpp"
 
 #include "state.hpp"
@@ -12,18 +12,19 @@ namespace {
 
 // That header defines __has_feature, which g++ 12 lacks.
 #if __has_feature(address_sanitizer) || defined(__SANITIZE_ADDRESS__)
-constexpr bool is_given_again = false;
+constexpr bool may_be_given_again = false;
 #else
-constexpr bool is_given_again = true;
+constexpr bool may_be_given_again = true;
 #endif
 
 }  // namespace
 
 void* recycled::operator new(std::size_t bytes) {
   auto& s = the();
-  if (!s.how.stepped && s.how.reuses_handles) return ::operator new(bytes);
+  // AddressSanitizer keeps what is free for a while, and then uses it again.
+  if (!may_be_given_again && !s.how.stepped && s.how.reuses_handles) return ::operator new(bytes);
   auto& idle = s.idle_blocks[bytes];
-  if (is_given_again && s.how.reuses_handles && !idle.empty()) {
+  if (may_be_given_again && !idle.empty() && s.reuse_of_nodes.next()) {
     auto* const memory = idle.back();
     idle.pop_back();
     return memory;
@@ -40,8 +41,9 @@ void recycled::operator delete(void* memory, std::size_t bytes) noexcept {
   s.idle_blocks[bytes].push_back(memory);
 }
 
-void forget_recycled() noexcept {
+void forget_recycled(std::uint64_t seed) noexcept {
   auto& s = the();
+  s.reuse_of_nodes.begin_run(seed);
   for (auto const& [bytes, idle] : s.idle_blocks) {
     for (auto* const memory : idle) {
       ASAN_UNPOISON_MEMORY_REGION(memory, bytes);

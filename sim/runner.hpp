@@ -36,7 +36,7 @@ bool step_once(std::unique_lock<std::mutex>& lock);
 void break_device(int device, cudaError_t fault);
 
 // Gives an idle stream's thread its end. Lock held.
-void stop_executor(CUstream_st& stream);
+void stop_executor(stream_state& stream);
 
 // Lets go of all threads and waits until they have ended; false if that took too long.
 bool stop_threads(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds limit);

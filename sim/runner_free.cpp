@@ -114,7 +114,7 @@ void wake_callback_thread() {
   s.callback_wake.notify_one();
 }
 
-void stop_executor(CUstream_st& stream) {
+void stop_executor(stream_state& stream) {
   stream.runs_on->stop = true;
   stream.runs_on->wake.notify_one();
 }

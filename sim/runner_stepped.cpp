@@ -80,7 +80,7 @@ void reseed(std::uint64_t seed) {
   if (!s.how.stepped) model::give_up("reseed() on a runtime that runs free");
   s.how.seed = seed;
   s.random.seed(seed);
-  model::forget_recycled();
+  model::begin_run(s);
   s.fruitless = 0;
 }
 

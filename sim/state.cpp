@@ -15,7 +15,7 @@ void fresh_devices(state& s) {
   s.devices = std::vector<device>(static_cast<std::size_t>(s.how.devices));
   for (int number = 0; number < s.how.devices; ++number) {
     auto& d = s.devices[static_cast<std::size_t>(number)];
-    d.legacy = std::make_shared<CUstream_st>();
+    d.legacy = std::make_shared<stream_state>();
     d.legacy->device = number;
     d.legacy->id = ++s.next_id;
     d.legacy->legacy = true;
@@ -61,11 +61,11 @@ void free_allocations(state& s) {
 void forget_objects(state& s) {
   s.captures.clear();
   for (auto const& [handle, stream] : s.streams) stream->capturing.reset();
-  s.execs.clear();
-  s.graphs.clear();
+  s.execs.lose_all();
+  s.graphs.lose_all();
   s.unfreed_blocks.clear();
-  s.events.clear();
-  s.streams.clear();
+  s.events.lose_all();
+  s.streams.lose_all();
   s.user_objects.clear();
   s.libraries.clear();
   s.library_kernels.clear();
@@ -89,6 +89,15 @@ void forget_records(state& s) {
 }
 
 }  // namespace
+
+void begin_run(state& s) {
+  auto const seed = s.how.seed;
+  s.streams.begin_run(seed);
+  s.events.begin_run(seed);
+  s.graphs.begin_run(seed);
+  s.execs.begin_run(seed);
+  forget_recycled(seed);
+}
 
 state& the() {
   static state* const one = first_state();
@@ -129,11 +138,11 @@ void reset(options const& how) {
   }
   model::forget_objects(s);
   model::forget_records(s);
-  model::forget_recycled();
   ++s.epoch;
   s.how = how;
   s.next_graph_id = std::max(s.next_graph_id, how.first_graph_id - 1);
   s.random.seed(how.seed);
+  model::begin_run(s);
   s.recapture_gives_new_id = false;
   s.virtual_now = {};
   s.fruitless = 0;
@@ -146,6 +155,18 @@ void set_compute_capability(int major) {
   auto& s = model::the();
   std::lock_guard const lock(s.mutex);
   s.how.compute_capability = major;
+}
+
+void set_device_memory(std::size_t bytes) {
+  auto& s = model::the();
+  std::lock_guard const lock(s.mutex);
+  s.how.device_memory = bytes;
+}
+
+void set_frees_block_launches(bool do_block) {
+  auto& s = model::the();
+  std::lock_guard const lock(s.mutex);
+  s.how.frees_block_launches = do_block;
 }
 
 options current_options() {

@@ -1,6 +1,7 @@
 // The whole state of the simulated machine, under one mutex.
 #pragma once
 
+#include "handles.hpp"
 #include "objects.hpp"
 
 #include <escrow/sim/control.hpp>
@@ -26,10 +27,12 @@ struct device {
   // Why it runs nothing any more.
   cudaError_t fault = cudaSuccess;
   bool has_context = false;
-  std::shared_ptr<CUstream_st> legacy;
+  std::shared_ptr<stream_state> legacy;
   // All streams with or without a handle, by id: destroyed ones stay until their work is done.
-  std::map<std::uint64_t, std::shared_ptr<CUstream_st>> streams;
+  std::map<std::uint64_t, std::shared_ptr<stream_state>> streams;
   CUmemPoolHandle_st pool;
+  // Of allocations; graphs' memory does not count.
+  std::size_t bytes_in_use = 0;
 };
 
 // Of all memory.
@@ -39,8 +42,9 @@ struct allocation {
   std::size_t bytes = 0;
   int device = 0;
   bool host = false;
-  // A cudaFreeAsync is on its way.
+  // A call frees it; if that was cudaFreeAsync, the id of its stream.
   bool freeing = false;
+  std::uint64_t freed_on = 0;
 };
 
 struct allocation_totals {
@@ -86,10 +90,10 @@ struct state {
   bool exiting = false;
 
   std::vector<device> devices;
-  std::unordered_map<cudaStream_t, std::shared_ptr<CUstream_st>> streams;
-  std::unordered_map<cudaEvent_t, std::shared_ptr<CUevent_st>> events;
-  std::unordered_map<cudaGraph_t, std::shared_ptr<CUgraph_st>> graphs;
-  std::unordered_map<cudaGraphExec_t, std::shared_ptr<CUgraphExec_st>> execs;
+  handle_table<cudaStream_t, stream_state> streams;
+  handle_table<cudaEvent_t, event_state> events;
+  handle_table<cudaGraph_t, graph_state> graphs;
+  handle_table<cudaGraphExec_t, exec_state> execs;
   std::unordered_map<cudaUserObject_t, std::unique_ptr<CUuserObject_st>> user_objects;
   std::map<void const*, allocation> allocations;
   // Their number and bytes, so that nobody has to walk them: alive() is called at each step.
@@ -106,6 +110,8 @@ struct state {
   std::map<std::string, void const*, std::less<>> image_files;
 
   std::size_t pending_ops = 0;
+  // Calls of cudaFree and cudaFreeHost that wait for a device.
+  std::size_t waiting_frees = 0;
   std::size_t execs_in_flight = 0;
   // Memory that belongs to graphs, by address; a block takes itself out when it ends.
   std::map<void const*, graph_block*> graph_blocks;
@@ -114,6 +120,7 @@ struct state {
   // See recycled: what it has made since the run began; of that, what is destroyed, by size.
   std::unordered_set<void*> blocks_of_run;
   std::map<std::size_t, std::vector<void*>> idle_blocks;
+  reuse_choice reuse_of_nodes;
   std::uint64_t next_id = 0;
   std::uint64_t next_graph_id = 0;
   bool recapture_gives_new_id = false;
@@ -161,6 +168,9 @@ std::chrono::nanoseconds time_now();
 
 // A random whole number in [low, high].
 std::uint64_t pick(std::uint64_t low, std::uint64_t high);
+
+// A run begins: handles and addresses that earlier ones have given up are not given again.
+void begin_run(state& s);
 
 // Ends the program with a message that names the seed.
 [[noreturn]] void give_up(std::string const& why);

@@ -10,7 +10,7 @@
 namespace escrow::sim::model {
 namespace {
 
-std::shared_ptr<CUstream_st> thread_stream(thread_record& me) {
+std::shared_ptr<stream_state> thread_stream(thread_record& me) {
   auto& stream = me.default_streams[me.device];
   if (stream == nullptr) stream = make_stream(me.device, cudaStreamDefault, 0);
   return stream;
@@ -18,7 +18,7 @@ std::shared_ptr<CUstream_st> thread_stream(thread_record& me) {
 
 // A stream that does not capture waits on an event of a capture in progress: it becomes part of
 // that capture.
-cudaError_t fork(api_call& c, CUstream_st& stream, CUevent_st const& event) {
+cudaError_t fork(api_call& c, stream_state& stream, event_state const& event) {
   auto const& joined = event.captured_in;
   if (stream.legacy) {
     invalidate(c, *joined);
@@ -30,7 +30,7 @@ cudaError_t fork(api_call& c, CUstream_st& stream, CUevent_st const& event) {
   return cudaSuccess;
 }
 
-cudaError_t wait_on_captured(api_call& c, CUstream_st& stream, CUevent_st const& event) {
+cudaError_t wait_on_captured(api_call& c, stream_state& stream, event_state const& event) {
   auto const& other = event.captured_in;
   if (other->is_over()) {
     if (stream.capturing != nullptr) invalidate(c, *stream.capturing);
@@ -49,32 +49,43 @@ cudaError_t wait_on_captured(api_call& c, CUstream_st& stream, CUevent_st const&
 
 }  // namespace
 
-std::shared_ptr<CUstream_st> find_stream(api_call& c, cudaStream_t handle) {
+bool is_default_stream(cudaStream_t handle) {
+  return handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
+}
+
+std::shared_ptr<stream_state> find_made_stream(char const* call, cudaStream_t handle) {
+  auto const& all = the().streams;
+  auto stream = all.find(handle);
+  if (stream == nullptr && !all.is_lost(handle)) {
+    give_up(std::string(call) + " on " + describe_this_thread() +
+            " with a stream that was destroyed: CUDA's driver crashes");
+  }
+  return stream;
+}
+
+std::shared_ptr<stream_state> find_stream(api_call& c, cudaStream_t handle) {
   if (handle == nullptr || handle == cudaStreamLegacy) {
     return c.s.devices[static_cast<std::size_t>(c.me.device)].legacy;
   }
   if (handle == cudaStreamPerThread) return thread_stream(c.me);
-  auto const found = c.s.streams.find(handle);
-  return found == c.s.streams.end() ? nullptr : found->second;
+  return find_made_stream(c.name, handle);
 }
 
-cudaError_t get_stream(api_call& c, cudaStream_t handle, std::shared_ptr<CUstream_st>& stream) {
+cudaError_t get_stream(api_call& c, cudaStream_t handle, std::shared_ptr<stream_state>& stream) {
   stream = find_stream(c, handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   refuse_beside_capture_change(c, *stream);
   return fault();
 }
 
-cudaError_t get_event(api_call& c, cudaEvent_t handle, std::shared_ptr<CUevent_st>& event) {
-  auto const found = c.s.events.find(handle);
-  if (found == c.s.events.end()) return cudaErrorInvalidResourceHandle;
-  event = found->second;
-  return fault();
+cudaError_t get_event(api_call& c, cudaEvent_t handle, std::shared_ptr<event_state>& event) {
+  event = c.s.events.find(handle);
+  return event == nullptr ? cudaErrorInvalidResourceHandle : fault();
 }
 
-std::shared_ptr<CUstream_st> make_stream(int device, unsigned int flags, int priority) {
+std::shared_ptr<stream_state> make_stream(int device, unsigned int flags, int priority) {
   auto& s = the();
-  auto stream = std::make_shared<CUstream_st>();
+  auto stream = std::make_shared<stream_state>();
   stream->device = device;
   stream->id = ++s.next_id;
   stream->flags = flags;
@@ -84,18 +95,26 @@ std::shared_ptr<CUstream_st> make_stream(int device, unsigned int flags, int pri
   return stream;
 }
 
-void close_stream(CUstream_st& stream) {
+void close_stream(stream_state& stream) {
   auto& s = the();
   stream.closed = true;
   if (stream.pending == 0) {
     stop_executor(stream);
     s.devices[static_cast<std::size_t>(stream.device)].streams.erase(stream.id);
   }
-  s.streams.erase(&stream);
+  s.streams.erase(stream.handle);
+}
+
+void wait_for_frees(api_call& c, cudaStream_t handle) {
+  if (!c.s.how.frees_block_launches || c.s.waiting_frees == 0) return;
+  auto const stream = find_stream(c, handle);
+  if (stream == nullptr || stream->capturing != nullptr) return;
+  block(
+      c.lock, [&] { return c.s.waiting_frees == 0; }, c.name);
 }
 
 cudaError_t enqueue(api_call& c, cudaStream_t handle, cudaGraphNodeType type, work what) {
-  std::shared_ptr<CUstream_st> stream;
+  std::shared_ptr<stream_state> stream;
   if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
   if (stream->capturing != nullptr) return capture_work(c, *stream, type, std::move(what));
   if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
@@ -105,8 +124,8 @@ cudaError_t enqueue(api_call& c, cudaStream_t handle, cudaGraphNodeType type, wo
   return cudaSuccess;
 }
 
-cudaError_t record(api_call& c, std::shared_ptr<CUevent_st> const& event,
-                   std::shared_ptr<CUstream_st> const& stream, unsigned int flags) {
+cudaError_t record(api_call& c, std::shared_ptr<event_state> const& event,
+                   std::shared_ptr<stream_state> const& stream, unsigned int flags) {
   if (event->device != stream->device) return cudaErrorInvalidResourceHandle;
   auto const& capture = stream->capturing;
   if ((flags & cudaEventRecordExternal) != 0) {
@@ -127,8 +146,8 @@ cudaError_t record(api_call& c, std::shared_ptr<CUevent_st> const& event,
   return cudaSuccess;
 }
 
-cudaError_t wait(api_call& c, std::shared_ptr<CUstream_st> const& stream,
-                 std::shared_ptr<CUevent_st> const& event, unsigned int flags) {
+cudaError_t wait(api_call& c, std::shared_ptr<stream_state> const& stream,
+                 std::shared_ptr<event_state> const& event, unsigned int flags) {
   auto const& capture = stream->capturing;
   if ((flags & cudaEventWaitExternal) != 0) {
     if (capture == nullptr) return cudaErrorInvalidValue;

@@ -19,7 +19,7 @@ struct thread_record {
   // The operation whose kernel body this thread is running.
   op* kernel = nullptr;
   // cudaStreamPerThread, by device.
-  std::map<int, std::shared_ptr<CUstream_st>> default_streams;
+  std::map<int, std::shared_ptr<stream_state>> default_streams;
 
   thread_record() = default;
   thread_record(thread_record const&) = delete;

@@ -95,22 +95,25 @@ struct graph_free_work {
   std::shared_ptr<graph_block> block;
 };
 
+struct event_state;
+struct graph_state;
+
 struct record_work {
-  std::shared_ptr<CUevent_st> event;
+  std::shared_ptr<event_state> event;
 };
 
 struct wait_work {
-  std::shared_ptr<CUevent_st> event;
+  std::shared_ptr<event_state> event;
 };
 
 struct child_work {
-  std::shared_ptr<CUgraph_st> graph;
+  std::shared_ptr<graph_state> graph;
 };
 
 struct conditional_work {
   cudaGraphConditionalHandle handle = 0;
   cudaGraphConditionalNodeType type = cudaGraphCondTypeIf;
-  std::vector<std::shared_ptr<CUgraph_st>> bodies;
+  std::vector<std::shared_ptr<graph_state>> bodies;
   // CUDA hands out a pointer to this array; it lives as long as the node.
   std::vector<cudaGraph_t> handles;
 };

@@ -1,34 +1,10 @@
 // Which calls block: copies to pageable memory, and destroys of execs with conditional nodes. And
 // what a user object's destructor and a host function may do.
+#include "call_elsewhere.hpp"
 #include "graph_nodes.hpp"
 
 namespace escrow::test {
 namespace {
-
-// A call on a thread of its own, because it may block. Its end waits for the call's.
-class call_elsewhere {
- public:
-  explicit call_elsewhere(std::function<cudaError_t()> call)
-      : caller_([this, made = std::move(call)] {
-          status_ = made();
-          // Release: a reader sees the status, and what the call wrote before it returned.
-          returned_.store(true, std::memory_order_release);
-        }) {}
-
-  [[nodiscard]] bool stays_blocked() const {
-    return stays_false([this] { return has_returned(); });
-  }
-  [[nodiscard]] bool succeeds_soon() const {
-    return wait_until([this] { return has_returned(); }) && status_ == cudaSuccess;
-  }
-
- private:
-  [[nodiscard]] bool has_returned() const { return returned_.load(std::memory_order_acquire); }
-
-  cudaError_t status_ = cudaErrorUnknown;
-  std::atomic<bool> returned_{false};
-  std::jthread caller_;  // the last: it uses the others
-};
 
 class CopiesThatBlock : public testing::Test {
  protected:

@@ -111,10 +111,9 @@ TEST_F(GraphIdentity, IsLearnedBesideAThreadThatSynchronizesTheDevice) {
 }
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
-TEST_F(CaptureOf, IsACudaErrorForWhatIsNoStream) {
-  auto const wrong = reinterpret_cast<cudaStream_t>(make_event().release());
-  EXPECT_THROW(static_cast<void>(usable_capture_of("some::call", wrong)), cuda_error);
-  must(cudaEventDestroy(reinterpret_cast<cudaEvent_t>(wrong)));
+TEST_F(CaptureOf, IsACudaErrorIfTheQueryFails) {
+  sim::fail_call_here("cudaStreamGetCaptureInfo", cudaErrorInvalidResourceHandle);
+  EXPECT_THROW(static_cast<void>(usable_capture_of("some::call", one)), cuda_error);
 }
 
 // What depends on the machine or on the first call of a process: each case is a process.

@@ -15,7 +15,8 @@ class pool_stage : public fault_world {
  public:
   owned_stream third = make_stream();
   owned_stream blocking = make_stream(cudaStreamDefault);
-  owned_stream elsewhere;              // of device 1; if it is there, its work uses the held slot
+  owned_stream asking;     // of expect_sound(); the pool's streams may have to outlive it
+  owned_stream elsewhere;  // of device 1; if it is there, its work uses the held slot
   std::optional<sharing_group> group;  // of pools that are made afterwards
   owned_graph sharing;                 // a graph of the group
   std::optional<block_pool> pool;
@@ -98,6 +99,7 @@ class pool_stage : public fault_world {
       EXPECT_LE(pool->close_for(std::chrono::milliseconds(10)).size(), 1U);
     }
     pool.reset();
+    asking.reset();
     if (is_lost && elsewhere.get() != nullptr && !sim::has_failed(1)) {
       try_to_poll();
       EXPECT_EQ(counts.destroyed.load(), 0) << "freed while the other device's work may run";
@@ -142,7 +144,7 @@ class pool_stage : public fault_world {
       static_cast<void>(pool->close_for(std::chrono::nanoseconds{0}));
       is_closed = true;
     }
-    owned_stream const asking = make_stream();
+    asking = make_stream();
     std::set<int> out;
     std::vector<block_lease> claimed;
     for (std::optional<block_lease>* const mine : {&held, &kept})

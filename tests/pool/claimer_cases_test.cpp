@@ -69,13 +69,20 @@ TEST_F(ClaimerEdges, ALeaseOfANodeGoesBackWithItsGraph) {
 }
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
-// pool_options::check_streams: a stream that was destroyed before its claimer is noticed. CUDA
-// crashes in calls with a destroyed stream whose handle no other stream has (measured).
+// pool_options::check_streams: a stream that was destroyed before its claimer is noticed if another
+// has its handle. CUDA crashes in calls with a handle that no stream has (measured).
 class DestroyedStream : public pool_world {
  protected:
   DestroyedStream() { errors_expected = true; }
   [[nodiscard]] pool_options checking() {
     return with(options(4), &pool_options::check_streams, true);
+  }
+  /// Another stream gets its handle.
+  void destroy() {
+    cudaStream_t const handle = stream.get();
+    stream.reset();
+    stream = make_stream();
+    EXPECT_EQ(stream, handle);
   }
   owned_stream stream = make_stream();
 };
@@ -88,7 +95,7 @@ TEST_F(DestroyedStream, IsRefusedByClaimsAndReleases) {
     block_lease plain = local.claim();
     block_lease shared = local.claim();
     shared.record_stream(one);
-    stream.reset();
+    destroy();
     expect_error<usage_error>([&] { return local.claim(); }, {"claimer::claim", "destroyed"});
     expect_error<usage_error>([&] { local.flush(); }, {"claimer::flush", "destroyed"});
     expect_error<usage_error>([&] { plain.release(); }, {"lease::release", "destroyed"});
@@ -110,7 +117,7 @@ TEST_F(DestroyedStream, LeaksWithAReportWhatIsKeptForIt) {
     if (!is_lasting) local.emplace(pool.on(stream));
     static_cast<void>(local ? local->claim() : pool.claim(stream));
     EXPECT_EQ(pool.stats().unrecorded, 1U);
-    stream.reset();
+    destroy();
     if (is_lasting) {
       EXPECT_TRUE(pool.try_claim(one).has_value());
     }

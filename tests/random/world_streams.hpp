@@ -265,9 +265,9 @@ struct world_streams : world_state {
     relaxed_capture_scope const relaxed;
     {
       graph_lifetime_lock const turn;
-      static_cast<void>(cudaStreamDestroy(streams_[s].handle));
+      // First nobody has the handle: other threads may go on meanwhile.
+      static_cast<void>(cudaStreamDestroy(std::exchange(streams_[s].handle, nullptr)));
     }
-    streams_[s].handle = nullptr;
     any_stream_gone_ = true;
     sweep_captures();
     create_stream(s);

@@ -85,26 +85,6 @@ TEST_F(Stepped, ARunIsAFunctionOfItsSeedAlsoOneThatANewSeedBeginsAndWhichKeepsWh
   }
 }
 
-// Handles of a graph and of a node in it.
-std::pair<cudaGraph_t, cudaGraphNode_t> handles_of_a_graph() {
-  owned_graph const graph = make_graph();
-  cudaGraphNode_t node = nullptr;
-  must(cudaGraphAddEmptyNode(&node, graph, nullptr, 0));
-  return {graph, node};
-}
-
-TEST_F(Stepped, HandlesOfGraphsAndNodesAreGivenAgainInTheSameRunOnlyWhateverTheHeapDoes) {
-  for (int run = 0; run < 3; ++run) {
-    auto const [graph, node] = handles_of_a_graph();
-    std::vector<std::unique_ptr<char[]>> taken;
-    for (std::size_t bytes = 8; bytes < 1024; bytes += 8) taken.emplace_back(new char[bytes]);
-    auto const [next_graph, next_node] = handles_of_a_graph();
-    EXPECT_EQ(next_graph == graph, !built_with_asan);
-    EXPECT_EQ(next_node == node, !built_with_asan);
-    sim::reseed(1);
-  }
-}
-
 TEST_F(Stepped, SeedsReachAllInterleavingsThatKeepTheOrderOfEachStream) {
   std::set<std::string> orders;
   for (std::uint64_t seed = 1; seed <= 2000; ++seed) orders.insert(order_of_a_run(seed));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 namespace escrow::sim {
@@ -11,13 +12,18 @@ struct options {
   // False: each stream has its own thread, and one more runs callbacks. True: no threads; step()
   // moves the machine.
   bool stepped = false;
-  // Graphs and nodes may get handles of destroyed ones, as in CUDA. False: never, so that what a
-  // library does depends on no address.
+  // A handle that was given up last is given again first, as CUDA's driver does; stepped, the seed
+  // decides each time whether. False: never, so that what a library does depends on no address.
   bool reuses_handles = true;
   // Decides every choice of a stepped run, and the delays of destructors in a free one.
   std::uint64_t seed = 1;
   // How many devices there are.
   int devices = 2;
+  // How much memory each has.
+  std::size_t device_memory = std::size_t{64} << 30;
+  // Kernels and graphs are not launched while a cudaFree or cudaFreeHost waits for a device, as in
+  // CUDA.
+  bool frees_block_launches = false;
   // A host call that blocks for longer than this aborts the program with a message.
   std::chrono::seconds sync_limit{90};
   // A blocking call aborts after so many steps in a row that finished nothing (stepped only).
@@ -41,6 +47,13 @@ void reset(options const& how = {});
 
 // The same as options::compute_capability, until the next reset(). Any thread.
 void set_compute_capability(int major);
+
+// The same as options::device_memory, until the next reset(). What is allocated stays, also if it
+// is more. Any thread.
+void set_device_memory(std::size_t bytes);
+
+// The same as options::frees_block_launches, until the next reset(). Any thread.
+void set_frees_block_launches(bool do_block);
 
 // Stepped only: from now on choices are those of a run with this seed. All else stays: handles,
 // time, and what is pending. For many runs in one process, whose libraries keep handles.
