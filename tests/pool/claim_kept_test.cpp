@@ -142,9 +142,7 @@ TEST_F(ClaimKept, ACloneACaptureIntoItAndAHoistedGraphKeepIt) {
   hoisted parts = hoist(copy);
   graph const last = with_temporary(scratch, 8);
   owned_exec const exec = instantiate(copy.get());
-  parts.enter(two);
-  must(cudaGraphLaunch(exec, two));
-  parts.leave(two);
+  parts.launch(two, [&] { must(cudaGraphLaunch(exec, two)); });
   run(after);
   run(last);
   expect_output(data, 1);

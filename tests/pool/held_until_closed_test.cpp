@@ -105,9 +105,7 @@ TEST_F(HeldUntilClosed, ItsGraphsCanBeClonedEmbeddedAndHoisted) {
     parent.add_child(copy);
     hoisted parts = hoist(parent);
     owned_exec const exec = instantiate(parent.get());
-    parts.enter(two);
-    must(cudaGraphLaunch(exec, two));
-    parts.leave(two);
+    parts.launch(two, [&] { must(cudaGraphLaunch(exec, two)); });
     sync(two);
     parts.release_after(two);
     run(copy);
