@@ -126,10 +126,12 @@ void deleter_core::run_worker() noexcept {
     }
     rest(did_something, is_left_alone);
   }
-  // ThreadSanitizer takes a thread that has ended and that nobody joins for a leak. So it ends with
-  // the process, unless its deleter ends before.
-  while (!is_left_alone_.load(std::memory_order_acquire)) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  // ThreadSanitizer takes a thread that has ended and that nobody joins for a leak. So it sleeps
+  // until the process ends, or its deleter, which notifies.
+  // Acquire: pairs with the release of leave_to_worker().
+  auto const is_owned = [this] { return !is_left_alone_.load(std::memory_order_acquire); };
+  while (is_owned()) {
+    if (bell_->try_sleep(is_owned)) bell_->wait_for_notify();
   }
 }
 
