@@ -75,10 +75,11 @@ TEST_P(Capture, OfAScopeThatIsNotEndedIsDropped) {
 TEST_P(Capture, ThatWasInvalidatedIsAnErrorAndIsDropped) {
   auto const invalidate = [&](stream_ref on) {
     retire(on.get(), fate);
-    static_cast<void>(cudaDeviceSynchronize());
+    must(cudaDeviceSynchronize() != cudaSuccess, "it invalidates the capture");
   };
   expect_error<cuda_error>([&] { return capture_one(invalidate); },
                            {"cudaStreamEndCapture", "cudaErrorStreamCaptureInvalidated"});
+  EXPECT_EQ(cudaGetLastError(), cudaErrorStreamCaptureUnsupported) << "of the caller's own call";
   expect_dropped();
 }
 
