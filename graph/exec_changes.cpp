@@ -33,14 +33,22 @@ std::string describe(cudaGraphExecUpdateResultInfo const& failed) {
   return text.str();
 }
 
+// Whether CUDA took the graph before, for an exec of the same shape.
+enum class fit { unknown, known };
+
 // Returns why CUDA refused, or nothing if it has updated. Throws cuda_error, std::bad_alloc.
-std::string updated(cudaGraphExec_t exec, cudaGraph_t source) {
+std::string updated(cudaGraphExec_t exec, cudaGraph_t source, fit expected) {
   cudaGraphExecUpdateResultInfo result{};
   cudaError_t status = cudaSuccess;
   {
     graph_lifetime_lock const lock;
-    // A graph that does not fit is no surprise: a set then tries another exec.
-    status = call_aside([&] { return cudaGraphExecUpdate(exec, source, &result); });
+    auto const update = [&] { return cudaGraphExecUpdate(exec, source, &result); };
+    if (expected == fit::known) {
+      status = update();
+      static_cast<void>(succeeded(status));
+    } else {
+      status = call_aside(update);  // a refusal is no surprise: a set then tries another exec
+    }
   }
   if (status == cudaErrorGraphExecUpdateFailure) return describe(result);
   if (status != cudaSuccess) throw cuda_error(status, "cudaGraphExecUpdate");
@@ -77,7 +85,7 @@ std::string graph_exec::state::update(char const* call, graph_ref source,
   graph_survey const survey = survey_of(call, source.get(), source.core(), bodies);
   hoist_scope off(call, survey);
   holding next = holding_of(off.sets());
-  std::string refused = updated(exec_, source.get());
+  std::string refused = updated(exec_, source.get(), fit::unknown);
   if (!refused.empty()) return refused;
   if (after == references::stay_off) off.keep_off(source.core());
   is_bare_ = !survey.lacks_bodies;
@@ -96,7 +104,7 @@ void graph_exec::state::update(graph_ref source, std::vector<cudaGraph_t> const&
 
 void graph_exec::state::switch_to(cudaGraph_t source, holding& its) {
   relaxed_capture_scope const relaxed;
-  require_updated(updated(exec_, source), "exec_set::launch",
+  require_updated(updated(exec_, source, fit::known), "exec_set::launch",
                   "do not change a graph after adding it");
   std::swap(now_, its);
 }
