@@ -16,6 +16,11 @@
 
 namespace escrow::inline v0_1 {
 
+slot_pool::owned slot_pool::create(pool_options const& options, make_function make,
+                                   scratch_policy const* policy) {
+  return owned(new slot_pool(options, std::move(make), policy));
+}
+
 slot_pool::slot_pool(pool_options const& options, make_function make,
                      scratch_policy const* policy) {
   int devices = 0;

@@ -11,9 +11,8 @@
 
 namespace escrow::inline v0_1 {
 
-scratch_pool::owned_slots scratch_pool::make_slots(pool_options const& options,
-                                                   scratch_policy const& policy,
-                                                   source_location where) {
+slot_pool::owned scratch_pool::make_slots(pool_options const& options, scratch_policy const& policy,
+                                          source_location where) {
   constexpr char const* call = "scratch_pool";
   if (!policy.source.allocate || !policy.source.free) {
     throw usage_error(
@@ -25,8 +24,8 @@ scratch_pool::owned_slots scratch_pool::make_slots(pool_options const& options,
     return std::make_unique<resource_of<device_block>>(
         *functions, [&] { return device_block(of.bytes, source); });
   };
-  return detail::called_at(
-      call, where, [&] { return owned_slots(new slot_pool(options, std::move(make), &policy)); });
+  return detail::called_at(call, where,
+                           [&] { return slot_pool::create(options, std::move(make), &policy); });
 }
 
 lease<device_block> scratch_pool::claim_as(char const* call, claim_kind kind, stream_ref stream,

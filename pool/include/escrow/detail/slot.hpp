@@ -144,10 +144,13 @@ class ESCROW_API slot_pool {
     void operator()(slot_pool* owned) const noexcept { owned->close_and_leave(); }
   };
 
+  using owned = std::unique_ptr<slot_pool, leave_pool>;
+
   // `options.device` must be a device. `policy`: a scratch_pool's, which has many sizes; null: a
-  // resource_pool's. Throws cuda_error, usage_error.
-  slot_pool(pool_options const& options, make_function make,
-            scratch_policy const* policy = nullptr);
+  // resource_pool's. Throws cuda_error, usage_error. The library frees what it allocates here: the
+  // caller's operator new may be another one.
+  [[nodiscard]] static owned create(pool_options const& options, make_function make,
+                                    scratch_policy const* policy = nullptr);
   slot_pool(slot_pool&&) = delete;
 
   [[nodiscard]] claimed_slot claim(claim_request const& asked);
@@ -192,6 +195,7 @@ class ESCROW_API slot_pool {
   friend struct slot;
   struct state;
 
+  slot_pool(pool_options const& options, make_function make, scratch_policy const* policy);
   ~slot_pool();
   static void destroy_slot(reclaimable& thing) noexcept;
 

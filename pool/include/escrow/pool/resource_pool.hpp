@@ -188,8 +188,8 @@ class resource_pool {
     auto make_one = [functions](size_class const&) {
       return std::make_unique<resource_of<T>>(*functions, functions->make);
     };
-    detail::called_at(creating, where,
-                      [&] { slots_.reset(new slot_pool(options, std::move(make_one))); });
+    slots_ = detail::called_at(creating, where,
+                               [&] { return slot_pool::create(options, std::move(make_one)); });
   }
 
   // Claims a resource for work on `stream`, which must be of the pool's device. Blocks the host for
@@ -285,7 +285,7 @@ class resource_pool {
   }
 
   slot_functions<T> const* functions_;  // owned by the slot_pool
-  std::unique_ptr<slot_pool, slot_pool::leave_pool> slots_;
+  slot_pool::owned slots_;
 };
 
 }  // namespace escrow::inline v0_1

@@ -178,13 +178,12 @@ class ESCROW_API scratch_pool {
   [[nodiscard]] scratch_stats stats() const noexcept { return slots_->stats_in_bytes(); }
 
  private:
-  using owned_slots = std::unique_ptr<slot_pool, slot_pool::leave_pool>;
-  static owned_slots make_slots(pool_options const& options, scratch_policy const& policy,
-                                source_location where);
+  static slot_pool::owned make_slots(pool_options const& options, scratch_policy const& policy,
+                                     source_location where);
   [[nodiscard]] lease<device_block> claim_as(char const* call, claim_kind kind, stream_ref stream,
                                              std::size_t bytes, source_location where);
 
-  owned_slots slots_;
+  slot_pool::owned slots_;
 };
 
 // Claims memory of a scratch_pool for one stream: scratch_pool::on(). Contract as claimer; what is
