@@ -20,18 +20,33 @@ class [[nodiscard]] without_gil {
   without_gil() noexcept {
     auto const is_initialized = function<int (*)()>("Py_IsInitialized");
     auto const has_gil = function<int (*)()>("PyGILState_Check");
-    auto const let_go = function<void* (*)()>("PyEval_SaveThread");
+    let_go_ = function<void* (*)()>("PyEval_SaveThread");
     take_back_ = function<void (*)(void*)>("PyEval_RestoreThread");
-    if (is_initialized == nullptr || has_gil == nullptr || let_go == nullptr ||
+    if (is_initialized == nullptr || has_gil == nullptr || let_go_ == nullptr ||
         take_back_ == nullptr) {
       return;
     }
-    if (is_initialized() != 0 && has_gil() != 0) thread_ = let_go();
+    if (is_initialized() != 0 && has_gil() != 0) thread_ = let_go_();
   }
   without_gil(without_gil&&) = delete;
   ~without_gil() {
     if (thread_ != nullptr) take_back_(thread_);
   }
+
+  // The GIL as it was before, for a scope within this one: for a function of the caller's.
+  class [[nodiscard]] as_before {
+   public:
+    explicit as_before(without_gil& of) noexcept : of_(of) {
+      if (of_.thread_ != nullptr) of_.take_back_(of_.thread_);
+    }
+    as_before(as_before&&) = delete;
+    ~as_before() {
+      if (of_.thread_ != nullptr) of_.thread_ = of_.let_go_();
+    }
+
+   private:
+    without_gil& of_;
+  };
 
  private:
   template <class Function>
@@ -40,6 +55,7 @@ class [[nodiscard]] without_gil {
   }
 
   void* thread_ = nullptr;  // null: it had no GIL
+  void* (*let_go_)() = nullptr;
   void (*take_back_)(void*) = nullptr;
 };
 

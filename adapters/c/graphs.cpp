@@ -107,11 +107,15 @@ escrow_status escrow_hoist(cudaGraph_t graph, cudaGraph_t const* bodies, size_t 
 
 escrow_status escrow_hoisted_launch(escrow_hoisted* hoisted, cudaStream_t stream,
                                     escrow_launch_call call, void* data, uint64_t wait_max_ns) {
+  without_gil others_run;
   return run(__func__, [&](c_call by) {
     class hoisted& held = by.need(hoisted, "hoisted").held;
     auto& launches = by.need(call, "call");
-    held.launch(
-        stream, [&] { return launches(data); }, time_of(wait_max_ns));
+    auto const launch = [&] {
+      without_gil::as_before const called(others_run);
+      return launches(data);
+    };
+    held.launch(stream, launch, time_of(wait_max_ns));
   });
 }
 

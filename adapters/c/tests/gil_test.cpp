@@ -93,6 +93,42 @@ TEST(Gil, IsLetGoWhileACallWaitsForGraphs) {
   });
 }
 
+/// As ctypes' callbacks, which take the lock: for a caller without it.
+cudaError_t take_lock(void* is_in_call) {
+  *static_cast<std::atomic<bool>*>(is_in_call) = true;
+  std::lock_guard const lock(gil);
+  return cudaSuccess;
+}
+cudaError_t note_lock(void* had_gil) {
+  *static_cast<bool*>(had_gil) = has_gil;
+  return cudaSuccess;
+}
+
+TEST(Gil, IsLetGoWhileALaunchWaitsForItsTurnAndIsAsBeforeInItsCall) {
+  constexpr std::uint64_t wait_max_ns = 10'000'000'000;
+  owned_graph const graph = tiny_graph();
+  owned_stream const one = make_stream();
+  owned_stream const two = make_stream();
+  escrow_hoisted* held = nullptr;
+  ASSERT_EQ(escrow_hoist(graph, nullptr, 0, &held), ESCROW_OK) << escrow_last_error();
+  take_gil();
+  std::atomic<bool> is_in_call{false};
+  std::thread other([&] {
+    EXPECT_EQ(escrow_hoisted_launch(held, one, &take_lock, &is_in_call, wait_max_ns), ESCROW_OK);
+  });
+  must(wait_until([&] { return is_in_call.load(); }), "the other launch has the turn");
+  bool had_gil = false;
+  EXPECT_EQ(escrow_hoisted_launch(held, two, &note_lock, &had_gil, wait_max_ns), ESCROW_OK)
+      << escrow_last_error();
+  EXPECT_TRUE(had_gil) << "it is taken back for the call";
+  EXPECT_TRUE(has_gil) << "and after it";
+  let_gil_go();
+  other.join();
+  EXPECT_EQ(escrow_hoisted_launch(held, two, &note_lock, &had_gil, wait_max_ns), ESCROW_OK);
+  EXPECT_FALSE(had_gil);
+  EXPECT_EQ(escrow_hoisted_release(held, two), ESCROW_OK);
+}
+
 TEST(Gil, IsLetGoWhileACallWaitsForADestructor) {
   take_gil();
   auto const drop = [](void*) { std::lock_guard const lock(gil); };
