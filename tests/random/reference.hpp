@@ -104,8 +104,12 @@ struct thing_state {
   bool is_claimers = false;    // by a claimer, or else by the stream itself
   // The worker has ended its lease, until its next claim: may stay, and is leaked with its pool.
   bool is_deferred = false;
-  unsigned awaited = 0;  // streams of a retired lease, until the pool is given them
-  unsigned checks = 0;   // for unused blocks, 1 when it is released; 0: not known
+  unsigned awaited = 0;      // streams of a retired lease, until the pool is given them
+  unsigned deferred_on = 0;  // the same, whether the pool was given them or not
+  static constexpr unsigned never = 1U << 31U;  // one of these was destroyed
+  unsigned checks = 0;  // for unused blocks, 1 when it is released; 0: not known
+  /// Whether the pool may have leaked it, and make another.
+  bool may_be_lost() const { return is_deferred && (deferred_on & never) != 0; }
   bool leased = false;
   std::uint64_t capture = 0;  // that it was claimed in; 0: eagerly
   bool is_private = false;    // its last lease ended outside of that capture
