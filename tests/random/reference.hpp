@@ -105,7 +105,7 @@ struct thing_state {
   // The worker has ended its lease, until its next claim: may stay, and is leaked with its pool.
   bool is_deferred = false;
   unsigned awaited = 0;      // streams of a retired lease, until the pool is given them
-  unsigned deferred_on = 0;  // the same, whether the pool was given them or not
+  unsigned deferred_on = 0;  // the same, also where that is not certain
   static constexpr unsigned never = 1U << 31U;  // one of these was destroyed
   unsigned checks = 0;  // for unused blocks, 1 when it is released; 0: not known
   /// Whether the pool may have leaked it, and make another.

@@ -11,7 +11,7 @@ struct world_retired : world_owners {
     using enum known_uses::kind;
     lease_place const& place = ended.place();
     thing_state& slot = state_of(place.slot);
-    slot.awaited = 0;
+    slot.awaited = slot.deferred_on = 0;
     if (is_graphs(place)) {
       meet(worker_leaves_a_lease_to_its_graph);
       return note_left(place.slot);
@@ -31,11 +31,11 @@ struct world_retired : world_owners {
       marks.resize(1);
       return model_.pend(place.slot, std::move(marks));
     }
+    if (is == either) slot.deferred_on = 1U << place.stream;
     if (is != none) return;
     // A call that runs meanwhile may record what was deferred, with a stream that it was given.
     bool const is_known = mine_ == nullptr || !mine_->has_met;
     auto mark = marks.begin();
-    slot.deferred_on = 0;
     auto const await = [&](nth s) {
       *mark++ = streams_[s].mark;
       slot.deferred_on |= 1U << s;
@@ -63,11 +63,11 @@ struct world_retired : world_owners {
         place.others, [&](auto const& other) { return other.stream == place.stream; });
     if (!is_alone) return {};
     if (!capture_at(s).is_active()) {
-      if (s != place.stream) return place.is_in_graphs ? known_uses{either} : known_uses{};
+      if (s != place.stream) return {};
       return {place.is_in_graphs ? either : done};
     }
-    if (!is_plain) return place.is_in_graphs ? known_uses{either} : known_uses{};
-    if (place.is_in_graphs || may_not_record_on(place.stream)) return {either};
+    if (!is_plain) return {};
+    if (may_not_record_on(place.stream)) return {either};
     return {recorded, streams_[place.stream].mark};
   }
   /// The calling thread may not be able to.
@@ -196,11 +196,9 @@ struct world_retired : world_owners {
     model_.pend(owner.thing(), work.mark);
     state_of(slot).awaited = 1U << place.stream;
     for (auto const& each : place.others) state_of(slot).awaited |= 1U << each.stream;
-    bool const is_in_graphs = place.is_in_graphs;
-    auto& kept = ended_by_host_functions_.emplace_back(make_retired(l, std::move(owner)));
-    if (is_in_graphs) kept->known.is = known_uses::kind::either;
+    auto& ended = ended_by_host_functions_.emplace_back(make_retired(l, std::move(owner)));
     meet(lease_ended_by_a_host_function);
-    must(cudaLaunchHostFunc(streams_[s].handle, &end_one, &kept));
+    must(cudaLaunchHostFunc(streams_[s].handle, &end_one, &ended));
     return done;
   }
 };

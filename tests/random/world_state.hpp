@@ -206,7 +206,9 @@ struct world_state {
   /// Whether a slot waits, or may have to, until its pool is given the stream.
   bool is_awaited(nth s) {
     for (int thing = 0; thing < model_.size(); ++thing)
-      if (!state_of(thing).gone && (state_of(thing).awaited >> s & 1U) != 0) return true;
+      if (!state_of(thing).gone &&
+          ((state_of(thing).awaited | state_of(thing).deferred_on) >> s & 1U) != 0)
+        return true;
     return false;
   }
 
