@@ -176,11 +176,13 @@ class reference {
     in_flight_.push_back({used, behind});
     in_flight_.push_back({unused, 0});
   }
-  /// An exec ends: what must be alive stays for its launches in flight.
+  /// An exec ends: what must be alive stays for its launches in flight, and what may be alive may.
   void end_exec(contents& kept, int behind) {
     entries hard = kept.held;
     std::erase_if(hard, [&](entry const& each) { return has(kept.lingering, each.thing); });
     keep_for_launches(hard, behind);
+    in_flight_.push_back({kept.held, 0});
+    in_flight_.push_back({kept.lingering, 0});
     kept.clear();
   }
   /// The graph of that serial got `more`: so may have its plain copies.
