@@ -143,7 +143,8 @@ namespace escrow::test {
   X(retire_both, "llsw", 5, fails | together)               \
   X(end_in_host_function, "ls", 3, together)                \
   X(capture_output, "iGLw", 5, fails)                       \
-  X(read_stats, "pw", 3, together)
+  X(read_stats, "pw", 3, together)                          \
+  X(stage, "Lps", 5, fails | together)
 
 #define ESCROW_ENUMERATOR(name, ...) name,
 enum class op : std::uint8_t { ESCROW_RANDOM_OPERATIONS(ESCROW_ENUMERATOR) count };
@@ -312,7 +313,7 @@ ESCROW_SITUATIONS(
     used_in_no_order_with_the_claim, used_in_no_order_with_the_claim_in_a_capture,
     output_read_after_its_capture, output_outlived_its_stream, lease_ended_in_another_capture,
     worker_ends_a_covered_lease, worker_ends_a_recorded_lease, two_leases_of_a_request,
-    lease_accessed_after_its_retirement, lease_ended_by_a_host_function)
+    lease_accessed_after_its_retirement, lease_ended_by_a_host_function, host_got_a_used_slot)
 inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::end_of_all);
 [[nodiscard]] std::string name_of(situation met);
 

@@ -118,6 +118,7 @@ inline constexpr std::string_view sequences_text = R"(
       end_claimer;
   make_scratch_claimer claim_on release claim_on release claim_scratch claim_scratch flush_claims
       claim_scratch end_claimer;
+  stage release stage step release stage step stage;
   claim visit release claim visit release claim visit release_on claim visit;
   begin fork fork claim_captured visit release claim_captured visit release claim_captured visit
       release end instantiate launch launch;
@@ -198,6 +199,7 @@ inline constexpr std::string_view meetings_text = R"(
       claim, release claim_on claim;
   make_claimer make_claimer claim_on claim_on release release: claim_on claim_on, claim_on claim_on
       claim, make_claimer claim_on, end_claimer claim_on, end_claimer make_claimer;
+  stage: release stage, release stage step, stage step release;
   claim claim: retire_both poll claim, retire_both step poll, retire_both read_stats poll;
   claim claim retire_both step: poll claim, poll claim claim, poll begin;
   claim end_in_host_function: step claim, step release claim;

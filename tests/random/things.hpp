@@ -128,6 +128,13 @@ class things {
   void will_close(int value) { closes_.at(static_cast<std::size_t>(value)) = true; }
   bool is_closing(int value) const { return closes_.at(static_cast<std::size_t>(value)); }
 
+  void write_by_host(int thing, int value) {
+    thing_state& slot = model.state_of(thing);
+    if (values_count && !slot.racy && slot.open != 0 && is_closing(slot.open))
+      fail("the host writes slot " + std::to_string(thing) + " while another use goes on");
+    slot.value = value;
+  }
+
   piece_of_work& add_work() {
     piece_of_work& added = work_.emplace_back();
     added.all = this;

@@ -223,15 +223,11 @@ struct world_graphs : world_retired {
     graph made = capture(streams_[s].handle, [&](stream_ref) {
       opened = {capture_at(s).id, s, thread_, false, std::nullopt};
       captures_.push_back(opened);
-      inside = do_claim(l, way % 2, s);
+      inside = claim(l, way % 2, s, claim_way::kept);
     });
     std::erase_if(captures_, [&](open_capture const& each) { return each.id == opened.id; });
     lease_place& output = leases_[l];
-    if (inside == done) {
-      output.is_over = true;
-      // Other graphs of the group may use the same.
-      if (run_->shares) state_of(output.slot).racy = true;
-    }
+    output.is_over = output.is_over || inside == done;
     take_captured(opened, made.detach(), g, true);
     if (way >= 2) meet(output_outlived_its_stream, do_destroy_stream(s) == done && inside == done);
     return inside;

@@ -91,14 +91,20 @@ struct world_leases : world_pools {
     if (is_there && what == piece_of_work::role::close) all_.will_close(of.value);
   }
 
-  outcome claim(nth l, nth p, nth s, bool tries) {
+  enum class claim_way { plain, tries, kept, for_host };
+  outcome claim(nth l, nth p, nth s, claim_way way) {
     give(homes_[p], s);
     outcome const result = claim_by(
         l, p, s, was_closed_[p], is_closed_[p], [&]() -> auto& {
-          if (!tries) return leases_[l].held.emplace(pools_[p]->claim(streams_[s].handle));
-          return take_got(l, pools_[p]->try_claim(streams_[s].handle));
+          cudaStream_t const stream = streams_[s].handle;
+          if (way == claim_way::tries) return take_got(l, pools_[p]->try_claim(stream));
+          std::optional<held_lease>& held = leases_[l].held;
+          if (way == claim_way::kept) return held.emplace(pools_[p]->claim_kept(stream));
+          if (way == claim_way::for_host) return held.emplace(pools_[p]->claim_for_host(stream));
+          return held.emplace(pools_[p]->claim(stream));
         });
-    if (result == exhausted && run_->lasts) expect_none_kept_for(homes_[p], s, false);
+    if (result == exhausted && run_->lasts && way != claim_way::for_host)
+      expect_none_kept_for(homes_[p], s, false);
     meet(slot_claimed_again_on_a_lasting_stream,
          result == done && run_->lasts && leases_[l].was_kept);
     return result;
@@ -131,11 +137,26 @@ struct world_leases : world_pools {
     note_claim(place, s, capture);
     return result;
   }
-  outcome do_claim(nth l, nth p, nth s) { return claim(l, p, s, false); }
+  outcome do_claim(nth l, nth p, nth s) { return claim(l, p, s, claim_way::plain); }
   outcome do_claim_captured(nth l, nth p, nth s) {
-    return leases_[l].held || pools_[p] == nullptr ? skipped : claim(l, p, s, false);
+    return leases_[l].held || pools_[p] == nullptr ? skipped : claim(l, p, s, claim_way::plain);
   }
-  outcome do_try_claim(nth l, nth p, nth s) { return claim(l, p, s, true); }
+  outcome do_try_claim(nth l, nth p, nth s) { return claim(l, p, s, claim_way::tries); }
+
+  /// The host writes it at once, and work on the stream reads it.
+  outcome do_stage(nth l, nth p, nth s) {
+    if (!capture_at(s).is_none()) return skipped;
+    outcome const result = claim(l, p, s, claim_way::for_host);
+    if (result != done) return result;
+    lease_place& place = leases_[l];
+    place.is_local = false;
+    meet(host_got_a_used_slot, state_of(place.slot).value != 0);
+    if (all_.values_count && model_.is_pending(place.slot))
+      fail("the host got slot " + std::to_string(place.slot) + ", and work uses it");
+    all_.write_by_host(place.slot, place.value);
+    use_slot_on(s, place, piece_of_work::role::look);
+    return result;
+  }
 
   /// Whether work on the stream may use the slot, in order after its claim.
   bool matches(lease_place const& held, nth s) const {
