@@ -128,8 +128,9 @@ struct world_pools : world_streams {
       each_slot_of(p, [&](int each) {
         left += state_of(each).gone || state_of(each).may_be_lost() ? 0 : 1;
       });
-      // What a release of a careless program, or a fault, has deferred may be lost, too.
-      bool const may_be_less = (is_careless_ || is_disturbed_) && any_stream_gone_;
+      // What a release, or a fault, has deferred may be lost, too.
+      bool const may_be_less =
+          (is_careless_ || is_disturbed_ || deferred_releases_ != 0) && any_stream_gone_;
       if (!is_closed_[p] && left > run_->slots && !may_be_less)
         fail("a pool made more slots than its limit");
       return slot;

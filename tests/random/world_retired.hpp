@@ -59,15 +59,18 @@ struct world_retired : world_owners {
   known_uses known_at_end(lease_place const& place, nth s, bool is_plain) {
     using enum known_uses::kind;
     if (place.capture != 0) return {};
-    bool const is_alone = std::ranges::all_of(
-        place.others, [&](auto const& other) { return other.stream == place.stream; });
-    if (!is_alone) return {};
+    auto const is_own = [&](auto const& other) { return other.stream == place.stream; };
+    auto const is_unsure = [&](auto const& other) { return !is_own(other) && !other.is_used; };
+    for (auto const& other : place.others)
+      if (!is_own(other) && other.is_used) return {};
+    // The call failed: it may have told the lease.
+    bool const may_be_told = std::ranges::any_of(place.others, is_unsure);
     if (!capture_at(s).is_active()) {
       if (s != place.stream) return {};
-      return {place.is_in_graphs ? either : done};
+      return {place.is_in_graphs || may_be_told ? either : done};
     }
     if (!is_plain) return {};
-    if (may_not_record_on(place.stream)) return {either};
+    if (may_not_record_on(place.stream) || may_be_told) return {either};
     return {recorded, streams_[place.stream].mark};
   }
   /// The calling thread may not be able to.
