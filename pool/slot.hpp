@@ -80,8 +80,8 @@ struct slot final : reclaimable {
   std::vector<stream_use> unrecorded_;
   bool is_lost_ = false;  // such a stream was destroyed: never known to be idle
 
-  // Of its lease. An eager one: the number, by the use_clock, of the last record of the claiming
-  // stream in ready_; 0: none since the claim.
+  // Of its lease. An eager one, given to a graph: the number, by the use_clock, of the record of
+  // the claiming stream then, in ready_; 0: none.
   std::uint64_t recorded_at_ = 0;
   // Captures whose graphs hold it although it was claimed before them.
   std::vector<std::uint64_t> kept_in_;

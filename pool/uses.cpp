@@ -52,25 +52,20 @@ void slot_pool::state::order_after_earlier_users(claimed_slot const& lease, stre
 
 cudaError_t slot_pool::state::record_claiming_stream(claimed_slot const& lease) noexcept {
   slot& used = *lease.what;
-  std::uint64_t const number = use_clock::advance(lease.on.id);
   cudaError_t const status = record(lease.on, used.ready_, false);
   if (status != cudaSuccess) return status;
   // It is behind what the claiming stream waited for.
   used.covered_by_.reset();
   used.also_ready_.clear();
   used.is_done_ = used.is_uncovered_ = false;
-  used.recorded_at_ = number;
   return status;
 }
 
-// The graph that is being captured keeps the slot, which was claimed before. Its lease ends with
-// the graph, or before, and then waits for no more than the claiming stream's work so far, if that
-// can be recorded, and for what accesses it later.
+// The graph that is being captured keeps the slot, which was claimed before.
 void slot_pool::state::keep_in_graph(claimed_slot const& lease, capture_info const& capture) {
   slot& used = *lease.what;
   if (std::ranges::find(used.kept_in_, capture.id) != used.kept_in_.end()) return;
   used.kept_in_.reserve(used.kept_in_.size() + 1);
-  if (lease.capture_id == 0) static_cast<void>(record_claiming_stream(lease));
   hold_in_graph(used, capture, false, {});
   used.kept_in_.push_back(capture.id);
 }
@@ -133,6 +128,18 @@ void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream, char
   bool const is_after_its_capture = capture.is_none() && lease.capture_id != 0;
   bool const is_known = is_it(lease.on) || std::ranges::any_of(used.unrecorded_, is_it);
   if (!is_known || is_after_its_capture) record_stream(lease, stream);
+}
+
+// The caller gives the lease to the graph, and uses it no more without an access. So its end waits
+// for no more than the claiming stream's work so far, if that can be recorded. Of a lease that the
+// caller keeps that is not known: it may use the resource's address later.
+void slot_pool::before_retire(claimed_slot const& lease, stream_ref stream) {
+  before_launch(lease, stream, "retire");
+  if (lease.capture_id != 0) return;
+  slot& used = *lease.what;
+  std::uint64_t const number = use_clock::advance(lease.on.id);
+  cudaError_t const status = used.pool_.state_->record_claiming_stream(lease);
+  used.recorded_at_ = status == cudaSuccess ? number : 0;
 }
 
 }  // namespace escrow::inline v0_1

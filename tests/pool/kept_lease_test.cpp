@@ -116,6 +116,35 @@ TEST_F(KeptLease, IsNotGivenToAnotherGraphsCaptureBeforeItsEnd) {
   EXPECT_EQ(pool.stats().in_graphs, 2U);
 }
 
+// Its user still has it after the captured launch, and may know the address.
+TEST_F(KeptLease, ThatIsUsedOnItsFirstStreamLaterWaitsForThat) {
+  block_pool pool = make_pool(1);
+  auto weights = std::make_unique<std::optional<block_lease>>(pool.claim(two));
+  graph captured = this->captured([&](cudaStream_t on) {
+    (*weights)->before_launch(on);
+    hold_up(two);
+    worker->retire(on, std::move(weights));
+  });
+  captured = graph();
+  expect_record_is_deferred(pool, two);
+  flag.raise();
+}
+
+// Nor does the first of two calls that give it to the graph cover what came between them.
+TEST_F(KeptLease, ThatIsRetiredAfterACapturedLaunchReturnsAfterItsWorkInBetween) {
+  block_pool pool = make_pool(1);
+  block_lease weights = pool.claim(two);
+  graph captured = this->captured([&](cudaStream_t on) {
+    weights.before_launch(on);
+    keep_busy(weights, two, 4);
+    worker->retire(on, std::move(weights));
+  });
+  captured = graph();
+  EXPECT_TRUE(drained());
+  EXPECT_EQ(pool.stats().deferred, 0U);
+  expect_next_waits(pool, three, 4);
+}
+
 TEST_F(KeptLease, ByTheSameGraphTwiceCountsOnce) {
   block_pool pool = make_pool(1);
   block_lease weights = pool.claim(two);

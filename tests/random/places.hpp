@@ -126,13 +126,21 @@ struct lease_place {
   bool is_local = false;      // its claimer or stream may keep the slot
   bool was_kept = false;      // before the claim, on the same stream
   std::uint64_t claimer = 0;  // that it was claimed through, by serial
+  bool is_over = false;       // its capture, as the library knows
+  bool is_in_graphs = false;  // of other captures, or of nodes
 };
-/// What: a lease that a deleter ends, and an owner, which is kept as long.
+/// How far the work that uses a lease is known to be done when its owner is destroyed: nothing is
+/// known; either is right; all is done; or all up to a mark is before a record.
+struct known_uses {
+  enum class kind : std::uint8_t { none, either, done, recorded } is = kind::none;
+  int mark = 0;
+};
+/// What: a lease that a deleter or a host function ends, and an owner, which is kept as long.
 class retired_lease {
  public:
   /// Called when the lease begins to end, on whatever thread, with as many marks as it has streams.
   /// Must not allocate: an allocation of that thread may be made to fail.
-  using listener = std::function<void(lease_place const&, std::list<int>&&)>;
+  using listener = std::function<void(retired_lease const&, std::list<int>&&)>;
 
   retired_lease(token&& owner, lease_place&& place, listener ends)
       : ends_(std::move(ends)),
@@ -141,8 +149,15 @@ class retired_lease {
         owner_(std::move(owner)) {}
   retired_lease(retired_lease&&) = delete;
   ~retired_lease() {
-    if (owner_) ends_(place_, std::move(marks_));
+    if (owner_) ends_(*this, std::move(marks_));
   }
+
+  lease_place const& place() const { return place_; }
+  int thing() const { return owner_.thing(); }
+  /// Only while nothing else may end it.
+  held_lease& held() { return *place_.held; }
+
+  known_uses known;  // when the owner is destroyed
 
   /// The deleter did not take it.
   std::pair<token, lease_place> take_back() { return {std::move(owner_), std::move(place_)}; }
@@ -152,6 +167,18 @@ class retired_lease {
   std::list<int> marks_;
   lease_place place_;
   token owner_;
+};
+/// What: what a request owns: one lease, or two.
+/// Thread safety: none.
+class request {
+ public:
+  std::vector<std::unique_ptr<retired_lease>> leases;
+  bool is_plain = false;  // retire() sees that it is a lease, as it sees it of a pointer to one
+
+  explicit operator bool() const { return is_plain; }
+  void before_retire(stream_ref stream) {
+    leases.front()->held().with([stream](auto& held) { held.before_retire(stream); });
+  }
 };
 struct claimer_place {
   std::optional<claimer<token>> own;

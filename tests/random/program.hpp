@@ -136,7 +136,15 @@ namespace escrow::test {
   X(claim_on, "Ljzw", 20, fails | together)                 \
   X(begin_on, "jgmw", 4, looks)                             \
   X(flush_claims, "j", 3, fails | together)                 \
-  X(end_claimer, "j", 3, fails | together)
+  X(end_claimer, "j", 3, fails | together)                  \
+  /* what users write */                                    \
+  X(visit, "ls", 5, fails | together)                       \
+  X(read, "ls", 5, fails)                                   \
+  X(retire_both, "llsw", 5, fails | together)               \
+  X(end_in_host_function, "ls", 3, together)                \
+  X(capture_output, "iGLw", 5, fails)                       \
+  X(read_stats, "pw", 3, together)                          \
+  X(stage, "Lps", 5, fails | together)
 
 #define ESCROW_ENUMERATOR(name, ...) name,
 enum class op : std::uint8_t { ESCROW_RANDOM_OPERATIONS(ESCROW_ENUMERATOR) count };
@@ -301,7 +309,11 @@ ESCROW_SITUATIONS(
     worker_defers_a_lease, worker_leaves_a_lease_to_its_graph, memory_trimmed,
     trim_left_what_is_in_use, trim_kept_what_it_was_told, release_inside_a_trim,
     trim_inside_a_release, claim_freed_memory_of_another_size, claim_found_no_room_below_the_limit,
-    memory_given_back_unused)
+    memory_given_back_unused, lease_kept_by_a_later_graph, lease_of_a_capture_kept_by_a_later_graph,
+    used_in_no_order_with_the_claim, used_in_no_order_with_the_claim_in_a_capture,
+    output_read_after_its_capture, output_outlived_its_stream, lease_ended_in_another_capture,
+    worker_ends_a_covered_lease, worker_ends_a_recorded_lease, two_leases_of_a_request,
+    lease_accessed_after_its_retirement, lease_ended_by_a_host_function, host_got_a_used_slot)
 inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::end_of_all);
 [[nodiscard]] std::string name_of(situation met);
 

@@ -104,8 +104,12 @@ struct thing_state {
   bool is_claimers = false;    // by a claimer, or else by the stream itself
   // The worker has ended its lease, until its next claim: may stay, and is leaked with its pool.
   bool is_deferred = false;
-  unsigned awaited = 0;  // streams of a retired lease, until the pool is given them
-  unsigned checks = 0;   // for unused blocks, 1 when it is released; 0: not known
+  unsigned awaited = 0;      // streams of a retired lease, until the pool is given them
+  unsigned deferred_on = 0;  // the same, also where that is not certain
+  static constexpr unsigned never = 1U << 31U;  // one of these was destroyed
+  unsigned checks = 0;  // for unused blocks, 1 when it is released; 0: not known
+  /// Whether the pool may have leaked it, and make another.
+  bool may_be_lost() const { return is_deferred && (deferred_on & never) != 0; }
   bool leased = false;
   std::uint64_t capture = 0;  // that it was claimed in; 0: eagerly
   bool is_private = false;    // its last lease ended outside of that capture
@@ -172,11 +176,13 @@ class reference {
     in_flight_.push_back({used, behind});
     in_flight_.push_back({unused, 0});
   }
-  /// An exec ends: what must be alive stays for its launches in flight.
+  /// An exec ends: what must be alive stays for its launches in flight, and what may be alive may.
   void end_exec(contents& kept, int behind) {
     entries hard = kept.held;
     std::erase_if(hard, [&](entry const& each) { return has(kept.lingering, each.thing); });
     keep_for_launches(hard, behind);
+    in_flight_.push_back({kept.held, 0});
+    in_flight_.push_back({kept.lingering, 0});
     kept.clear();
   }
   /// The graph of that serial got `more`: so may have its plain copies.

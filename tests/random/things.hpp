@@ -60,7 +60,7 @@ struct looked_at {
 
 /// What one kernel does, and what it uses.
 struct piece_of_work {
-  enum class role : std::uint8_t { plain, fill, look, close };
+  enum class role : std::uint8_t { plain, fill, look, close, visit, output };
   struct use {
     int thing = 0;
     int generation = -1;  // of a slot that a graph has: nothing else has it; -1: any
@@ -121,10 +121,19 @@ class things {
   /// A new value for a lease.
   int begin_use() {
     closes_.push_back(false);
+    fills_.push_back(false);
     return static_cast<int>(closes_.size()) - 1;
   }
   /// Its last piece of work is on its way.
   void will_close(int value) { closes_.at(static_cast<std::size_t>(value)) = true; }
+  bool is_closing(int value) const { return closes_.at(static_cast<std::size_t>(value)); }
+
+  void write_by_host(int thing, int value) {
+    thing_state& slot = model.state_of(thing);
+    if (values_count && !slot.racy && slot.open != 0 && is_closing(slot.open))
+      fail("the host writes slot " + std::to_string(thing) + " while another use goes on");
+    slot.value = value;
+  }
 
   piece_of_work& add_work() {
     piece_of_work& added = work_.emplace_back();
@@ -196,11 +205,19 @@ class things {
       case piece_of_work::role::plain:
         return;
       case piece_of_work::role::fill:
-        if (is_ordered && slot.open != 0 && closes_.at(static_cast<std::size_t>(slot.open)))
+        if (is_ordered && slot.open != 0 && is_closing(slot.open))
           fail(name + " is written by one use while another goes on");
-        slot.value = work.value;
+        write(slot, work);
         slot.open = work.value;
-        if (work.memory != nullptr) std::memcpy(work.memory, &work.value, sizeof work.value);
+        fills_.at(static_cast<std::size_t>(work.value)) = true;
+        return;
+      case piece_of_work::role::visit:  // in no order with the others of its lease
+        if (is_ordered && slot.open != 0 && slot.open != work.value && is_closing(slot.open))
+          fail(name + " is used on a stream that was told, while an earlier use goes on");
+        return write(slot, work);
+      case piece_of_work::role::output:  // which its graph leaves
+        if (is_ordered && fills_.at(static_cast<std::size_t>(work.value)) && found != work.value)
+          fail(name + ", an output, was written by another use");
         return;
       case piece_of_work::role::close:
         if (is_ordered && found != work.value) fail(name + " was written by another use");
@@ -211,10 +228,16 @@ class things {
     }
   }
 
+  static void write(thing_state& slot, piece_of_work const& work) {
+    slot.value = work.value;
+    if (work.memory != nullptr) std::memcpy(work.memory, &work.value, sizeof work.value);
+  }
+
   std::map<void const*, handle_state> handles_;
   std::deque<piece_of_work> work_;
   std::deque<looked_at> conditions_;
-  std::vector<bool> closes_{false};
+  std::vector<bool> closes_{false};  // of each value
+  std::vector<bool> fills_{false};   // the first work of the lease ran
   std::string failure_;
   std::size_t runs_ = 0;
   static inline things* running_ = nullptr;  // those of the program that runs

@@ -40,7 +40,8 @@ struct world_overlap : world_checks {
   /// Any thread may use pools, but not create or destroy them; several may share an owner.
   static bool is_for_all(op kind, char letter) {
     if (letter == 'p')
-      return is_claim(kind) || is_one_of(kind, op::try_claim, op::close_pool, op::make_claimer);
+      return is_claim(kind) || is_one_of(kind, op::try_claim, op::close_pool, op::make_claimer,
+                                         op::read_stats, op::stage);
     if (letter == 'o') return !is_one_of(kind, op::own, op::disown);
     return letter == 'x' && kind != op::share;
   }

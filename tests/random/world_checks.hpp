@@ -212,6 +212,7 @@ struct world_checks : world_changes {
     each('V', &world_checks::do_drop_event);
     each('Y', &world_checks::do_unload_library);
     sim::run_until_idle();
+    ended_by_host_functions_.clear();  // also on a lost device, which does not call them
     free_graph_memory();
     for (std::size_t i = 0; i < hoisted_.size(); ++i) {
       if (!hoisted_[i]) continue;

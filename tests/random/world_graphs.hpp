@@ -2,11 +2,11 @@
 // instantiated, updated, and destroyed in flight.
 #pragma once
 
-#include "world_owners.hpp"
+#include "world_retired.hpp"
 
 namespace escrow::test {
 
-struct world_graphs : world_owners {
+struct world_graphs : world_retired {
   /// What a copy of a graph keeps. `known`: Escrow made it.
   static contents copy_of(contents const& original, bool known) {
     contents copy = original;
@@ -212,6 +212,24 @@ struct world_graphs : world_owners {
     }
     if (made->id() != opened.id) fail("a graph does not know its capture's id");
     take_captured(opened, made->detach(), g, true);
+    return inside;
+  }
+
+  // capture(), after which a lease goes on. Even ways: of the first pool; 2 and 3: the stream ends.
+  outcome do_capture_output(nth s, nth g, nth l, nth way) {
+    if (!is_own_stream(s) || is_lost() || pools_[way % 2] == nullptr) return skipped;
+    open_capture opened{};
+    outcome inside = skipped;
+    graph made = capture(streams_[s].handle, [&](stream_ref) {
+      opened = {capture_at(s).id, s, thread_, false, std::nullopt};
+      captures_.push_back(opened);
+      inside = claim(l, way % 2, s, claim_way::kept);
+    });
+    std::erase_if(captures_, [&](open_capture const& each) { return each.id == opened.id; });
+    lease_place& output = leases_[l];
+    output.is_over = output.is_over || inside == done;
+    take_captured(opened, made.detach(), g, true);
+    if (way >= 2) meet(output_outlived_its_stream, do_destroy_stream(s) == done && inside == done);
     return inside;
   }
 

@@ -64,6 +64,7 @@ struct world_leases : world_pools {
     place.others.clear();
     place.nodes = 0;
     place.claimer = 0;
+    place.is_over = place.is_in_graphs = false;
     place.is_local = run_->lasts && capture.is_none() && streams_[s].handle != cudaStreamPerThread;
     if (capture.is_active()) {
       contents& kept = model_.capture_of(capture.id);
@@ -90,14 +91,20 @@ struct world_leases : world_pools {
     if (is_there && what == piece_of_work::role::close) all_.will_close(of.value);
   }
 
-  outcome claim(nth l, nth p, nth s, bool tries) {
+  enum class claim_way { plain, tries, kept, for_host };
+  outcome claim(nth l, nth p, nth s, claim_way way) {
     give(homes_[p], s);
     outcome const result = claim_by(
         l, p, s, was_closed_[p], is_closed_[p], [&]() -> auto& {
-          if (!tries) return leases_[l].held.emplace(pools_[p]->claim(streams_[s].handle));
-          return take_got(l, pools_[p]->try_claim(streams_[s].handle));
+          cudaStream_t const stream = streams_[s].handle;
+          if (way == claim_way::tries) return take_got(l, pools_[p]->try_claim(stream));
+          std::optional<held_lease>& held = leases_[l].held;
+          if (way == claim_way::kept) return held.emplace(pools_[p]->claim_kept(stream));
+          if (way == claim_way::for_host) return held.emplace(pools_[p]->claim_for_host(stream));
+          return held.emplace(pools_[p]->claim(stream));
         });
-    if (result == exhausted && run_->lasts) expect_none_kept_for(homes_[p], s, false);
+    if (result == exhausted && run_->lasts && way != claim_way::for_host)
+      expect_none_kept_for(homes_[p], s, false);
     meet(slot_claimed_again_on_a_lasting_stream,
          result == done && run_->lasts && leases_[l].was_kept);
     return result;
@@ -130,11 +137,26 @@ struct world_leases : world_pools {
     note_claim(place, s, capture);
     return result;
   }
-  outcome do_claim(nth l, nth p, nth s) { return claim(l, p, s, false); }
+  outcome do_claim(nth l, nth p, nth s) { return claim(l, p, s, claim_way::plain); }
   outcome do_claim_captured(nth l, nth p, nth s) {
-    return leases_[l].held || pools_[p] == nullptr ? skipped : claim(l, p, s, false);
+    return leases_[l].held || pools_[p] == nullptr ? skipped : claim(l, p, s, claim_way::plain);
   }
-  outcome do_try_claim(nth l, nth p, nth s) { return claim(l, p, s, true); }
+  outcome do_try_claim(nth l, nth p, nth s) { return claim(l, p, s, claim_way::tries); }
+
+  /// The host writes it at once, and work on the stream reads it.
+  outcome do_stage(nth l, nth p, nth s) {
+    if (!capture_at(s).is_none()) return skipped;
+    outcome const result = claim(l, p, s, claim_way::for_host);
+    if (result != done) return result;
+    lease_place& place = leases_[l];
+    place.is_local = false;
+    meet(host_got_a_used_slot, state_of(place.slot).value != 0);
+    if (all_.values_count && model_.is_pending(place.slot))
+      fail("the host got slot " + std::to_string(place.slot) + ", and work uses it");
+    all_.write_by_host(place.slot, place.value);
+    use_slot_on(s, place, piece_of_work::role::look);
+    return result;
+  }
 
   /// Whether work on the stream may use the slot, in order after its claim.
   bool matches(lease_place const& held, nth s) const {
@@ -143,21 +165,6 @@ struct world_leases : world_pools {
     if (is_blocked(s) || is_blocked(held.stream)) return false;
     return !at.is_invalid() && !claimed.is_invalid() && at.id == held.capture &&
            claimed.id == held.capture;
-  }
-
-  outcome do_touch(nth l, nth s) {
-    lease_place& place = leases_[l];
-    bool const is_right = matches(place, s);
-    capture_state const at = capture_at(s);
-    give_of(place.slot, s);
-    outcome const result = attempt(at.is_invalid() || is_blocked(s) || at.id != place.capture,
-                                   is_blocked(s), [&] { record_on(place, s); });
-    if (result != done) return result;
-    place.others.push_back({s, true, at.is_none()});
-    if (!is_right) return result;
-    if (planted_ != planted::use_is_not_ordered) order(place.stream, s);
-    use_slot_on(s, place, piece_of_work::role::look);
-    return result;
   }
 
   void record_on(lease_place& place, nth s) {
@@ -174,15 +181,19 @@ struct world_leases : world_pools {
     note_local_release(place, s);
     bool const is_same_capture = capture_at(s).id == place.capture;
     if (place.capture != 0 && is_same_capture) return;
-    if (capture_at(s).is_none()) model_.pend(place.slot, streams_[s].mark);
-    if (place.capture != 0) {
-      slot.racy = true;  // its graph's launches are in no order with the lease's work
-      slot.is_private = true;
-      return meet(lease_outlived_its_capture);
-    }
+    // After its capture a lease is its graph's, but for the streams that it was told of since.
+    bool const is_told = place.capture == 0 || s != place.stream;
+    if (is_told && capture_at(s).is_none()) model_.pend(place.slot, streams_[s].mark);
     for (lease_place::other_stream const& other : place.others)
-      if (other.is_used && capture_at(other.stream).is_none())
+      if (other.is_used && (place.capture == 0 || other.is_eager) &&
+          capture_at(other.stream).is_none())
         model_.pend(place.slot, streams_[other.stream].mark);
+    if (place.is_in_graphs) slot.is_private = true;
+    if (place.capture == 0) return;
+    slot.racy = true;  // its graph's launches are in no order with the lease's work
+    slot.is_private = true;
+    meet(lease_outlived_its_capture);
+    meet(lease_ended_in_another_capture, capture_at(s).is_active());
   }
 
   /// Released on its claimer's stream, the slot may stay there without an event.
@@ -198,19 +209,28 @@ struct world_leases : world_pools {
       keep(place.slot, s, place.claimer != 0);
   }
 
+  /// Whether a release may not record on a stream that the lease was told of.
+  bool is_any_other_captured(lease_place const& place, std::uint64_t id, bool is_left) const {
+    return std::ranges::any_of(place.others, [&](auto const& other) {
+      std::uint64_t const its = capture_at(other.stream).id;
+      if (is_left) return other.is_eager && (its != 0 || is_blocked(other.stream));
+      return its != place.capture || its != id || is_blocked(other.stream);
+    });
+  }
+
   // Ways 0 and 1: release(), without and with a stream; 2: the end of the lease. An address is
   // always freed on a stream; way 2: without an exception.
   outcome release(nth l, nth s, unsigned way) {
     lease_place& place = leases_[l];
     bool const is_right = matches(place, s) && (way != 1 || streams_[s].device == 0);
     capture_state const at = capture_at(s);
-    bool const is_foreign = at.is_active() && at.id != place.capture;
-    bool const is_other_captured = std::ranges::any_of(place.others, [&](auto const& other) {
-      std::uint64_t const its = capture_at(other.stream).id;
-      return its != place.capture || its != at.id || is_blocked(other.stream);
-    });
-    if ((is_foreign || (way == 2 && (is_other_captured || at.is_invalid()))) && !is_careless_)
-      return skipped;
+    // A lease of a capture that is over is left to its graph, whatever its stream does.
+    bool const is_left =
+        place.capture != 0 && at.id != place.capture && way != 1 && !place.held->is_address();
+    bool const is_foreign = at.is_active() && at.id != place.capture && !is_left;
+    bool const is_other_captured = is_any_other_captured(place, at.id, is_left);
+    bool const is_unsure = is_other_captured || (at.is_invalid() && !is_left);
+    if ((is_foreign || (way == 2 && is_unsure)) && !is_careless_) return skipped;
     // The stream has to come after the claim's, which can be in no order with it while it captures.
     if (way == 1 && place.capture == 0 && at.is_none() &&
         (!capture_at(place.stream).is_none() || is_blocked(place.stream)))
@@ -229,8 +249,9 @@ struct world_leases : world_pools {
         place.capture != 0 && at.is_active() &&
         std::ranges::any_of(place.others, [](auto const& other) { return other.is_eager; });
     // Its slot waits until the pool is given the stream again, or is leaked with the pool.
-    bool const is_deferred = (!at.is_none() && at.id != place.capture) || is_later_capture ||
-                             is_blocked(s) || is_other_captured || is_disturbed_;
+    bool const is_deferred = (!at.is_none() && at.id != place.capture && !is_left) ||
+                             is_later_capture || is_blocked(s) || is_other_captured ||
+                             is_disturbed_;
     if (is_deferred) ++deferred_releases_;
     give_of(place.slot, s);
     auto const marks = state_of(place.slot).marks;
@@ -298,42 +319,6 @@ struct world_leases : world_pools {
   outcome do_release(nth l) { return release(l, leases_[l].stream, 0); }
   outcome do_release_on(nth l, nth s) { return release(l, s, 1); }
   outcome do_drop_lease(nth l) { return release(l, leases_[l].stream, 2); }
-
-  /// Whether that capture, or the graph that it goes into, has the slot.
-  bool is_held_in(std::uint64_t capture, int slot) {
-    return has(model_.capture_of(capture).held, slot) ||
-           std::ranges::any_of(captures_, [&](open_capture const& each) {
-             return each.id == capture && each.into && has(model_.graphs[*each.into].held, slot);
-           });
-  }
-
-  outcome do_launch_lease(nth l, nth s) {
-    lease_place& place = leases_[l];
-    bool const is_right = matches(place, s);
-    // In another capture than its own it has to be refused, also on a stream that it knows.
-    capture_state const at = capture_at(s);
-    if (!is_right && !(at.is_active() && at.id != place.capture)) return skipped;
-    if (is_right) order(place.stream, s);
-    give_of(place.slot, s);
-    piece_of_work& work = slot_piece(s, place, piece_of_work::role::look);
-    launch_config chosen;
-    chosen.deleter = worker_.get();
-    // A graph that was hoisted does not have it any more.
-    bool const may_refuse = at.is_active() && !is_held_in(at.id, place.slot);
-    outcome const result = attempt(is_stopped_ || !is_right || may_refuse, false, [&] {
-      place.held->with([&](auto& held) {
-        launch(streams_[s].handle, kernel_for(held), chosen, &work, work.rounds, held);
-      });
-    });
-    if (is_right) place.others.push_back({s, result == done});
-    if (result != done) {
-      model_.set_mark(work.mark);
-      return result;
-    }
-    if (!is_right) fail("a graph has got a lease's slot, and does not hold it");
-    note_use(s, work);
-    return result;
-  }
 
   outcome claim_and_release_on(nth s) {
     auto const free = std::ranges::find_if(leases_, [](lease_place const& e) { return !e.held; });

@@ -73,7 +73,7 @@ struct world_nodes : world_launches {
   node_content with_lease(node_kind is, nth l, piece_of_work& work) {
     lease_place& from = leases_[l];
     thing_state& slot = state_of(from.slot);
-    slot.racy = true;
+    slot.racy = from.is_in_graphs = true;
     work.uses.push_back({from.slot, slot.generation});
     return {is, {{.thing = from.slot, .generation = slot.generation}}, [=, &from, &work](auto& to) {
               from.held->with([&](auto& held) {

@@ -20,8 +20,10 @@ struct world_pools : world_streams {
       if (homes_[p] == home) given_[p] |= 1U << s;
     if (!capture_at(s).is_none() || is_blocked(s)) return;
     for (int slot = 0; slot < model_.size(); ++slot)
-      if (state_of(slot).is_deferred && state_of(slot).home == home)
+      if (state_of(slot).is_deferred && state_of(slot).home == home) {
         state_of(slot).awaited &= ~(1U << s);
+        state_of(slot).deferred_on &= ~(1U << s);
+      }
   }
   void give_of(int slot, nth s) { give(state_of(slot).home, s); }
 
@@ -123,8 +125,14 @@ struct world_pools : world_streams {
       put_into_pool(slot.thing(), p);
       state_of(slot.thing()).is_pooled = !is_closed_[p];
       unsigned left = 0;  // that are not destroyed
-      each_slot_of(p, [&](int each) { left += state_of(each).gone ? 0 : 1; });
-      if (!is_closed_[p] && left > run_->slots) fail("a pool made more slots than its limit");
+      each_slot_of(p, [&](int each) {
+        left += state_of(each).gone || state_of(each).may_be_lost() ? 0 : 1;
+      });
+      // What a release, or a fault, has deferred may be lost, too.
+      bool const may_be_less =
+          (is_careless_ || is_disturbed_ || deferred_releases_ != 0) && any_stream_gone_;
+      if (!is_closed_[p] && left > run_->slots && !may_be_less)
+        fail("a pool made more slots than its limit");
       return slot;
     });
     is_closed_[p] = was_closed_[p] = false;
@@ -280,6 +288,17 @@ struct world_pools : world_streams {
       if (block.handles == 0 && !block.is_kept && !block.is_deferred && !block.is_let_go &&
           !model_.is_pending(each) && !model_.is_held_by_graphs(each))
         fail(what + ", and nothing uses block " + std::to_string(each));
+    });
+  }
+
+  /// What can be read of pools, the group and the deleter, by any thread at any time.
+  outcome do_read_stats(nth p, nth way) {
+    if (way < 2 && pools_[p] == nullptr) return skipped;
+    return attempt([&] {
+      if (way == 0) static_cast<void>(pools_[p]->stats());
+      if (way == 1) static_cast<void>(pools_[p]->describe());
+      if (way == 2) static_cast<void>(to_json(group_.stats()));
+      if (way == 3) static_cast<void>(worker_->describe());
     });
   }
 

@@ -206,7 +206,9 @@ struct world_state {
   /// Whether a slot waits, or may have to, until its pool is given the stream.
   bool is_awaited(nth s) {
     for (int thing = 0; thing < model_.size(); ++thing)
-      if (!state_of(thing).gone && (state_of(thing).awaited >> s & 1U) != 0) return true;
+      if (!state_of(thing).gone &&
+          ((state_of(thing).awaited | state_of(thing).deferred_on) >> s & 1U) != 0)
+        return true;
     return false;
   }
 
@@ -250,11 +252,12 @@ struct world_state {
   /// Nodes and launches take leases alone; an address of a capture may be left to its graph.
   static bool has_lease_for(op by, lease_place const& place) {
     using enum op;
-    constexpr std::array of_leases{launch_lease,      retire_lease,           add_node_of_lease,
-                                   set_node_of_lease, add_body_node_of_lease, add_fill_of_lease,
-                                   exec_set_of_lease};
+    constexpr std::array of_leases{
+        launch_lease,           retire_lease,      add_node_of_lease, set_node_of_lease,
+        add_body_node_of_lease, add_fill_of_lease, exec_set_of_lease, retire_both,
+        end_in_host_function};
     if (!place.held) return false;
-    if (by == leave_to_graph) return place.held->is_address() && place.capture != 0;
+    if (by == leave_to_graph || by == read) return place.capture != 0;
     return !place.held->is_address() || std::ranges::find(of_leases, by) == of_leases.end();
   }
 
@@ -349,6 +352,7 @@ struct world_state {
   std::array<shared_token, 2> owners_;
   std::array<std::shared_ptr<token>, 2> shared_;
   std::vector<open_capture> captures_;
+  std::list<std::unique_ptr<retired_lease>> ended_by_host_functions_;
   std::vector<std::shared_ptr<token>> survivors_;  // not taken, and work uses them
 };
 

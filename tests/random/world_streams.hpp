@@ -254,7 +254,7 @@ struct world_streams : world_state {
     for (lease_place const& each : leases_) {
       bool const is_other =
           std::ranges::count(each.others, s, &lease_place::other_stream::stream) != 0;
-      if (each.held && (each.stream == s || is_other)) return skipped;
+      if (each.held && ((each.stream == s && !each.is_over) || is_other)) return skipped;
     }
     for (exec_place const& each : execs_)
       if (each.bound && each.stream == s) return skipped;
@@ -269,6 +269,10 @@ struct world_streams : world_state {
       static_cast<void>(cudaStreamDestroy(std::exchange(streams_[s].handle, nullptr)));
     }
     any_stream_gone_ = true;
+    for (int thing = 0; thing < model_.size(); ++thing) {
+      for (unsigned* const each : {&state_of(thing).awaited, &state_of(thing).deferred_on})
+        if ((*each >> s & 1U) != 0) *each |= thing_state::never;
+    }
     sweep_captures();
     create_stream(s);
     forgive_captures();

@@ -71,7 +71,9 @@ namespace detail {
 template <class Owner>
 void tell_of_capture(Owner&& owner, stream_ref stream) {
   if constexpr (requires { owner.before_retire(stream); }) {
-    if (owner && capture_of(stream).is_active()) owner.before_retire(stream);
+    if (owner && usable_capture_of("deleter::retire", stream).is_active()) {
+      owner.before_retire(stream);
+    }
   } else if constexpr (requires { (*owner).before_retire(stream); }) {
     if (owner) tell_of_capture(*owner, stream);
   }

@@ -163,6 +163,8 @@ class ESCROW_API slot_pool {
   static void release_at_end(claimed_slot& lease) noexcept;
   static void record_stream(claimed_slot const& lease, stream_ref stream);
   static void before_launch(claimed_slot const& lease, stream_ref stream, char const* call);
+  // For an owner of the lease that is retired on `stream`, which captures.
+  static void before_retire(claimed_slot const& lease, stream_ref stream);
   [[nodiscard]] static slot_share share_with_node(claimed_slot const& lease);
   // Ends a lease of a capture for good: no claim of that capture gets the slot, and no event is
   // recorded. False if the lease is not of a capture, or was told of a stream after it.

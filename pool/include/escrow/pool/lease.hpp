@@ -93,7 +93,7 @@ class lease {
   // For launch(): record_stream(), unless the lease knows the stream.
   void before_launch(stream_ref stream) { slot_pool::before_launch(claimed_, stream, "launch"); }
   // Internal: for retire() and retain() of this lease on a capturing stream.
-  void before_retire(stream_ref stream) { slot_pool::before_launch(claimed_, stream, "retire"); }
+  void before_retire(stream_ref stream) { slot_pool::before_retire(claimed_, stream); }
 
   // For nodes of graphs built by hand: the slot is not handed out until this share is destroyed,
   // too. The caller keeps the lease and orders the graph's launches with other work on the
