@@ -118,7 +118,7 @@ void graph_registry::open(reference_set& set) noexcept {
 }
 
 void graph_registry::add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_t copy,
-                              std::vector<lease_span> leases) {
+                              lease_spans leases) {
   std::lock_guard const lock(mutex_);
   entry const* const found = find(original);
   if (found == nullptr || (found->sets.empty() && !found->is_hoisted)) return;

@@ -12,16 +12,19 @@
 
 namespace escrow::inline v0_1 {
 
-void graph_registry::note_lease(std::uint64_t id, cudaGraph_t graph, lease_span claimed) {
+void graph_registry::note_leases(std::uint64_t id, cudaGraph_t graph,
+                                 lease_spans claimed) noexcept {
   std::lock_guard const lock(mutex_);
-  // Otherwise the graph was destroyed meanwhile.
-  if (find(graph, id) != nullptr) entries_.find(graph)->second.leases.push_back(std::move(claimed));
+  if (find(graph, id) == nullptr) return;  // it was destroyed meanwhile
+  lease_spans& its = entries_.find(graph)->second.leases;
+  its.splice(its.end(), claimed);
 }
 
 std::vector<lease_span> graph_registry::leases_of(cudaGraph_t graph) const {
   std::lock_guard const lock(mutex_);
   entry const* const found = find(graph);
-  return found == nullptr ? std::vector<lease_span>() : found->leases;
+  if (found == nullptr) return {};
+  return {found->leases.begin(), found->leases.end()};
 }
 
 std::size_t graph_registry::outliving(group_order const& group) const {

@@ -125,8 +125,9 @@ void refuse_overwriting(char const* call, std::set<cudaGraph_t> const& part, cud
   if (lost != nullptr) throw usage_error(call, overwrites(*lost), keep_the_lease);
 }
 
-std::vector<lease_span> copied_leases(cudaGraph_t original, cudaGraph_t copy) {
-  std::vector<lease_span> leases = graph_registry::global().leases_of(original);
+lease_spans copied_leases(cudaGraph_t original, cudaGraph_t copy) {
+  std::vector<lease_span> const its = graph_registry::global().leases_of(original);
+  lease_spans leases(its.begin(), its.end());
   if (leases.empty()) return leases;
   std::vector<cudaGraphNode_t> const from = nodes_of(original);
   std::vector<cudaGraphNode_t> const to = nodes_of(copy);

@@ -32,6 +32,6 @@ inline constexpr char const* keep_the_lease =
     "group";
 
 // The leases of a graph, at the nodes of its copy. Throws cuda_error, std::bad_alloc.
-[[nodiscard]] std::vector<lease_span> copied_leases(cudaGraph_t original, cudaGraph_t copy);
+[[nodiscard]] lease_spans copied_leases(cudaGraph_t original, cudaGraph_t copy);
 
 }  // namespace escrow::inline v0_1

@@ -94,26 +94,26 @@ slot* slot_pool::state::take_held(size_class* from, std::size_t bytes_most,
   return nullptr;
 }
 
-void slot_pool::state::note_in_group(slot& taken, claim_request const& asked,
-                                     capture_info const& capture,
-                                     capture_frontier const& frontier) {
+lease_spans slot_pool::state::span_of_claim(claim_request const& asked,
+                                            capture_frontier const& frontier) const {
+  auto const& nodes = frontier.nodes;
+  lease_spans made;
+  made.push_back({.lease = std::make_shared<group_lease>(*options.group->order(), core,
+                                                         options.label, asked.where),
+                  .claimed_after = few_nodes(nodes.begin(), nodes.end())});
+  return made;
+}
+
+void slot_pool::state::note_in_group(slot& taken, capture_info const& capture,
+                                     lease_spans made) noexcept {
   // Relaxed: numbers only need to be unique.
   static std::atomic<std::uint64_t> last{0};
   if (taken.group_number_ == 0) {
     taken.group_number_ = last.fetch_add(1, std::memory_order_relaxed) + 1;
   }
-  try {
-    auto const& [nodes, ended] = frontier;
-    taken.in_group_ =
-        std::make_shared<group_lease>(*options.group->order(), core, options.label, asked.where);
-    graph_registry::global().note_lease(capture.id, capture.graph,
-                                        {.lease = taken.in_group_,
-                                         .slot = taken.group_number_,
-                                         .claimed_after = few_nodes(nodes.begin(), nodes.end())});
-  } catch (...) {
-    end_lease(taken, true);
-    throw;
-  }
+  made.front().slot = taken.group_number_;
+  taken.in_group_ = made.front().lease;
+  graph_registry::global().note_leases(capture.id, capture.graph, std::move(made));
 }
 
 std::size_t graph_hold::bytes() const noexcept {

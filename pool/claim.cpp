@@ -83,10 +83,12 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, size_clas
   search_result seen;
   claim_waits waits;
   while (true) {
+    lease_spans in_group;  // made before anything is taken
+    if (capture.is_active() && options.group) in_group = span_of_claim(asked, frontier);
     slot* const found = search(asked, of, stream_id, capture, frontier, waits.may_wait, seen);
     if (found != nullptr) {
-      if (capture.is_active() && options.group && !found->is_exclusive_) {
-        note_in_group(*found, asked, capture, frontier);
+      if (!in_group.empty() && !found->is_exclusive_) {
+        note_in_group(*found, capture, std::move(in_group));
       }
       return leased(*found, use_of(asked.stream, stream_id, options.device), asked.where,
                     capture_id);

@@ -122,13 +122,12 @@ struct ESCROW_LOCAL slot_pool::state {
   // other graph gets it meanwhile. If it throws, the slot is where it was.
   void give_to_graph(slot& taken, capture_info const& capture, source_location where,
                      bool is_exclusive = false);
-  // Notes the lease of a slot that a claim took for the captured graph. If it throws, the lease has
-  // ended.
-  void note_in_group(slot& taken, claim_request const& asked, capture_info const& capture,
-                     capture_frontier const& frontier);
+  // Of a claim in a capture, of a pool in a group, to be noted with the slot that it gets.
+  [[nodiscard]] lease_spans span_of_claim(claim_request const& asked,
+                                          capture_frontier const& frontier) const;
+  static void note_in_group(slot& taken, capture_info const& capture, lease_spans made) noexcept;
   graph_hold& make_hold(slot& taken, std::uint64_t id, bool is_claim, source_location where);
-  // Makes the captured graph hold the slot, claimed in that capture or not. If it throws, it does
-  // not.
+  // Makes the captured graph hold the slot, claimed in that capture or not; if it throws, not.
   void hold_in_graph(slot& taken, capture_info const& capture, bool is_claim,
                      source_location where);
 
@@ -170,8 +169,8 @@ struct ESCROW_LOCAL slot_pool::state {
 
   // deferred.cpp
   [[nodiscard]] static bool is_destroyed(stream_use const& use) noexcept;  // or has another id
-  // Records on a stream; returns the first failure, or `not_now`: it captures, or cannot be asked
-  // on this thread. `is_asked`: this call was given the stream and knows that it does not capture.
+  // Returns the first failure, or `not_now`: it captures, or cannot be asked on this thread.
+  // `is_asked`: this call was given the stream and knows that it does not capture.
   [[nodiscard]] static cudaError_t record(stream_use const& use, cached_event& to,
                                           bool is_asked) noexcept;
   static constexpr cudaError_t not_now = cudaErrorNotReady;  // no record fails with that
@@ -223,8 +222,7 @@ struct ESCROW_LOCAL slot_pool::state {
     return of.requests_seen.load(std::memory_order_relaxed) !=
            requests.load(std::memory_order_relaxed);
   }
-  // Makes what is idle on that stream only available to all; false if there was nothing. The stream
-  // must not be captured.
+  // Makes what is idle on that stream, not captured, available to all; false: there was nothing.
   bool give_all(size_class& of, stream_use const& on) noexcept;
   void close_local_slots(size_class& of) noexcept;  // of streams that outlive the pool
 
@@ -283,9 +281,8 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] std::size_t slots_of(size_class& of, bool is_of_all) noexcept;  // existing ones
   // Destroys at most `count_max` free slots whose work is done, and returns how many.
   std::size_t destroy_done(size_class& of, std::size_t count_max);
-  // In a claim, once in scratch_policy::idle_max: lets the worker free the slots that have been
-  // free since the time before. Until it comes to that, claims may take them. Calls no CUDA
-  // function.
+  // In a claim, once in scratch_policy::idle_max: the worker will destroy what was free since the
+  // time before, and is free then. Calls no CUDA function.
   void retire_unused() noexcept {
     if (unused_max.count() != 0) [[unlikely]]
       retire_unused_now();
@@ -389,8 +386,7 @@ struct ESCROW_LOCAL slot_pool::state {
   alignas(64) std::atomic<std::size_t> deferred_count{0};
   // How many times claims found no other slot than those that local_slots have.
   std::atomic<std::uint64_t> requests{0};
-  // A concurrent claim may still succeed; its slot is destroyed when it returns. Stored under
-  // sizes_mutex.
+  // A concurrent claim may still succeed; its slot is destroyed later. Stored under sizes_mutex.
   std::atomic<bool> is_closed{false};
 
   // Statistics: relaxed.

@@ -38,22 +38,23 @@ class BesideBlockedWork : public testing::Test {
   owned_stream blocked = make_stream();
 };
 
-TEST_F(BesideBlockedWork, AStreamMadeWhenOneWithWorkWasDestroyedIsIdleAndRunsByItself) {
+// Whether its work waits for that of the destroyed one is not promised: on an H100 it does.
+TEST_F(BesideBlockedWork, AStreamMadeWhenOneWithWorkWasDestroyedIsAnotherAndTheWorkGoesOn) {
   owned_event const behind = make_event();
   must(launch_add(blocked, cells.data(), 1));
   must(cudaEventRecord(behind, blocked));
+  unsigned long long const destroyed = id_of(blocked);
   blocked.reset();
-  for (int i = 0; i < 3; ++i) {
-    owned_stream const fresh = make_stream();
-    EXPECT_EQ(cudaStreamQuery(fresh), cudaSuccess);
-    must(launch_add(fresh, cells.data() + 1, 1));
-    EXPECT_TRUE(wait_until([&] { return cudaStreamQuery(fresh) == cudaSuccess; }));
-  }
-  EXPECT_EQ(cells.load(1), 3);
+  owned_stream const fresh = make_stream();
+  EXPECT_GT(id_of(fresh), destroyed);
+  EXPECT_EQ(cudaStreamQuery(fresh), cudaSuccess);
+  must(launch_add(fresh, cells.data() + 1, 1));
   EXPECT_EQ(cudaEventQuery(behind), cudaErrorNotReady) << "the work goes on";
   flag.raise();
   EXPECT_EQ(cudaEventSynchronize(behind), cudaSuccess);
+  must(cudaStreamSynchronize(fresh));
   EXPECT_EQ(cells.load(), 1);
+  EXPECT_EQ(cells.load(1), 1);
 }
 
 TEST_F(BesideBlockedWork, AnEventMadeWhenOneThatWasRecordedIsDestroyedIsOneThatWasNever) {

@@ -137,8 +137,9 @@ class ESCROW_API deleter {
   void retire(stream_ref stream, Owner&& owner,
               source_location where = source_location::current()) {
     auto const begin_on = [&] {
+      retirement begun = begin(stream);
       detail::tell_of_capture(owner, stream);
-      return begin(stream);
+      return begun;
     };
     hand_over(begin_on, std::forward<Owner>(owner), where);
   }

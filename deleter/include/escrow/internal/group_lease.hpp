@@ -6,6 +6,7 @@
 #include <atomic>
 #include <boost/container/small_vector.hpp>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -79,6 +80,8 @@ struct lease_span {
     return is_copy ? released_after : lease->released_after;
   }
 };
+
+using lease_spans = std::list<lease_span>;  // so that one is added without an allocation
 
 // In words: its pool and the line of its claim. Throws std::bad_alloc.
 [[nodiscard]] std::string name_of(group_lease const& lease);

@@ -257,8 +257,7 @@ struct deferred_release {
   std::uint64_t epoch = 0;
 };
 
-// A list, so that transfer allocates nothing.
-using deferred_releases = std::list<deferred_release>;
+using deferred_releases = std::list<deferred_release>;  // transfer allocates nothing
 
 // One for each of `sets`. Throws std::bad_alloc.
 [[nodiscard]] deferred_releases hold_all(reference_sets const& sets);
@@ -298,15 +297,13 @@ class graph_registry {
   [[nodiscard]] appended append(std::uint64_t id, cudaGraph_t graph, reclaimable& member,
                                 bool is_written, group_order const* group, kept_sets const* keeper);
 
-  // The first member of a set that was just made.
-  void append_first(reference_set& set, reclaimable& member, bool is_written);
-  // Registers a set before it is placed on `graph`; open() follows afterwards.
+  void append_first(reference_set& set, reclaimable& member, bool is_written);  // to a new set
+  // Before the set is placed on `graph`; open() follows afterwards.
   void add(reference_set& added, std::uint64_t id, cudaGraph_t graph);
   void open(reference_set& set) noexcept;
   // The copy inherits what the registry knows of the original: see note_copies(). `id`: the copy's;
   // 0: it is owned. `leases`: of the original, with the nodes of the copy.
-  void add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_t copy,
-                std::vector<lease_span> leases);
+  void add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_t copy, lease_spans leases);
   // hoist() takes the set off that graph: the entry stays, so that a second hoist is noticed, until
   // the graph or, of one that is not owned, the next one with its handle ends.
   void remove_hoisted(reference_set& set, cudaGraph_t graph) noexcept;
@@ -348,7 +345,7 @@ class graph_registry {
 
   // Leases of sharing groups (group_leases.cpp).
   // A capture into the graph has claimed one.
-  void note_lease(std::uint64_t id, cudaGraph_t graph, lease_span claimed);
+  void note_leases(std::uint64_t id, cudaGraph_t graph, lease_spans claimed) noexcept;
   // All that were claimed in the graph, or the graph that it is a copy of. Throws std::bad_alloc.
   [[nodiscard]] std::vector<lease_span> leases_of(cudaGraph_t graph) const;
   // At the end of a capture: reports each lease that lives to its pool's deleter, once. The caller
@@ -379,7 +376,7 @@ class graph_registry {
     std::vector<reference_set*> sets;
     // The sharing groups of these, and of those that were hoisted.
     std::vector<std::weak_ptr<launch_order>> groups;
-    std::vector<lease_span> leases;  // claimed in it, of these groups
+    lease_spans leases;  // claimed in it, of these groups
   };
   using entries = std::unordered_map<cudaGraph_t, entry>;
 
