@@ -104,29 +104,51 @@ cudaError_t note_lock(void* had_gil) {
   return cudaSuccess;
 }
 
+/// What was a graph that claims from `memory`: launches of these exclude each other in a group.
+escrow_hoisted* hoisted_of(escrow_allocator* memory, cudaStream_t stream) {
+  owned_graph graph;
+  void* scratch = nullptr;
+  must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  must(escrow_allocator_allocate(memory, stream, 4, 0, &scratch) == ESCROW_OK, "scratch");
+  must(escrow_allocator_free(memory, stream, scratch) == ESCROW_OK, "scratch");
+  must(cudaStreamEndCapture(stream, graph.out()));
+  escrow_hoisted* held = nullptr;
+  must(escrow_hoist(graph, nullptr, 0, &held) == ESCROW_OK, "hoist");
+  return held;
+}
+
 TEST(Gil, IsLetGoWhileALaunchWaitsForItsTurnAndIsAsBeforeInItsCall) {
   constexpr std::uint64_t wait_max_ns = 10'000'000'000;
-  owned_graph const graph = tiny_graph();
   owned_stream const one = make_stream();
   owned_stream const two = make_stream();
-  escrow_hoisted* held = nullptr;
-  ASSERT_EQ(escrow_hoist(graph, nullptr, 0, &held), ESCROW_OK) << escrow_last_error();
+  escrow_options options{};
+  options.size = sizeof options;
+  ASSERT_EQ(escrow_group_create("of two", &options.group), ESCROW_OK);
+  escrow_allocator* memory = nullptr;
+  ASSERT_EQ(escrow_allocator_create(-1, &options, &memory), ESCROW_OK);
+  escrow_hoisted* const first = hoisted_of(memory, one);
+  escrow_hoisted* const second = hoisted_of(memory, two);
+
   take_gil();
   std::atomic<bool> is_in_call{false};
   std::thread other([&] {
-    EXPECT_EQ(escrow_hoisted_launch(held, one, &take_lock, &is_in_call, wait_max_ns), ESCROW_OK);
+    EXPECT_EQ(escrow_hoisted_launch(first, one, &take_lock, &is_in_call, wait_max_ns), ESCROW_OK);
   });
   must(wait_until([&] { return is_in_call.load(); }), "the other launch has the turn");
   bool had_gil = false;
-  EXPECT_EQ(escrow_hoisted_launch(held, two, &note_lock, &had_gil, wait_max_ns), ESCROW_OK)
+  EXPECT_EQ(escrow_hoisted_launch(second, two, &note_lock, &had_gil, wait_max_ns), ESCROW_OK)
       << escrow_last_error();
   EXPECT_TRUE(had_gil) << "it is taken back for the call";
   EXPECT_TRUE(has_gil) << "and after it";
   let_gil_go();
   other.join();
-  EXPECT_EQ(escrow_hoisted_launch(held, two, &note_lock, &had_gil, wait_max_ns), ESCROW_OK);
+  EXPECT_EQ(escrow_hoisted_launch(second, two, &note_lock, &had_gil, wait_max_ns), ESCROW_OK);
   EXPECT_FALSE(had_gil);
-  EXPECT_EQ(escrow_hoisted_release(held, two), ESCROW_OK);
+
+  EXPECT_EQ(escrow_hoisted_release(first, one), ESCROW_OK);
+  EXPECT_EQ(escrow_hoisted_release(second, two), ESCROW_OK);
+  escrow_allocator_destroy(memory);
+  escrow_group_destroy(options.group);
 }
 
 TEST(Gil, IsLetGoWhileACallWaitsForADestructor) {
