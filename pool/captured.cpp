@@ -55,7 +55,7 @@ void slot_pool::state::give_to_graph(slot& taken, capture_info const& capture,
 
 slot* slot_pool::state::take_existing(size_class& of, capture_info const& capture,
                                       capture_frontier const& frontier, source_location where,
-                                      std::uint64_t pass) {
+                                      search_pass& pass) {
   // In a group also what graphs hold of sizes up to four times as large: larger ones stay for
   // claims that need them, while there is anything else. An idle one that is larger than asked for
   // stays, too: eager claims would make it once more.

@@ -129,14 +129,23 @@ slot* slot_pool::state::take_unused(size_class& of, stream_use const* on, search
   slot* found = take_done(of, seen.pass, may_grow);
   if (found == nullptr) found = make_slot(of, seen);  // on failure there may be one to wait for
   if (found == nullptr && may_grow) found = take_done(of, seen.pass);
-  if (found == nullptr && on != nullptr && give_all(of, *on)) found = take_done(of, next_pass());
+  if (found == nullptr && on != nullptr && give_all(of, *on)) {
+    search_pass again = next_pass();
+    found = take_done(of, again);
+  }
   return found != nullptr || seen.is_first ? found : grow_in_room(of, seen, on);
 }
 
-slot* slot_pool::state::take_done(size_class& of, std::uint64_t pass, bool is_first_look) {
+slot* slot_pool::state::take_done(size_class& of, search_pass& pass, bool is_first_look) {
   slot* idle = of.free.take_newest(free_lists::idle);
   if (idle != nullptr) return idle;
-  core.recycle_until([&] { return (idle = of.free.take_newest(free_lists::idle)) != nullptr; });
+  auto const has_idle = [&] { return (idle = of.free.take_newest(free_lists::idle)) != nullptr; };
+  if (!std::exchange(pass.has_asked_execs, true)) {
+    core.recycle_until(has_idle);
+  } else {
+    core.recycle_queued();
+    static_cast<void>(has_idle());
+  }
   if (idle != nullptr) return idle;
   // If a slot returns meanwhile, the stream waits for this one.
   bool const is_full = of.slots.existing() >= slots_max;
@@ -147,7 +156,7 @@ slot* slot_pool::state::take_done(size_class& of, std::uint64_t pass, bool is_fi
     // A query would invalidate another thread's Global capture, and any of this one.
     std::optional<relaxed_capture_scope> relaxed;
     for (; questions != 0; --questions) {
-      slot* const found = of.free.take_to_ask(pass);
+      slot* const found = of.free.take_to_ask(pass.number);
       if (found == nullptr) break;
       std::exception_ptr failure;
       try {
@@ -157,7 +166,7 @@ slot* slot_pool::state::take_done(size_class& of, std::uint64_t pass, bool is_fi
       }
       bool const is_taken = failure == nullptr && is_done(*found);
       if (!is_taken) {
-        if (failure == nullptr) found->asked_in_ = std::max(found->asked_in_, pass);
+        if (failure == nullptr) found->asked_in_ = std::max(found->asked_in_, pass.number);
         if (!of.free.put(*found, true)) destroy(*found);
       }
       // Release: see free_lists::is_any_looked_at().

@@ -14,6 +14,12 @@
 
 namespace escrow::inline v0_1 {
 
+// What is asked about once: each list's oldest slot, and the last launch of each exec in flight.
+struct search_pass {
+  std::uint64_t number = 0;
+  bool has_asked_execs = false;
+};
+
 // What a search that found no slot has seen.
 struct search_result {
   std::exception_ptr failure;     // why no slot could be made
@@ -25,7 +31,7 @@ struct search_result {
   bool is_busy = false;
   bool is_on_its_way = false;          // a slot, or room for one
   bool has_moved = false;              // a slot, or room: the search may have missed some
-  std::uint64_t pass = 0;              // see state::take_done()
+  search_pass pass;                    // see state::take_done()
   std::uint64_t reclaimed_before = 0;  // before the last try to make one: see state::reclaimed()
   bool was_worker_late = false;        // to reclaim what it has
 };

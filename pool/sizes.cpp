@@ -109,9 +109,10 @@ std::size_t slot_pool::state::slots_of(size_class& of, bool is_of_all) noexcept 
 std::size_t slot_pool::state::destroy_done(size_class& of, std::size_t count_max) {
   device_scope const device(options.device);
   relaxed_capture_scope const relaxed;
-  std::uint64_t const pass = next_pass();
+  search_pass pass = next_pass();
   std::size_t count = 0;
   for (; count < count_max; ++count) {
+    pass.has_asked_execs = false;
     slot* done = nullptr;
     {
       shrinking const listed(of);

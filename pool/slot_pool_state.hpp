@@ -79,15 +79,14 @@ struct ESCROW_LOCAL slot_pool::state {
   // One that no GPU work uses: idle or new. `on`: the claim's stream, null if it captures.
   [[nodiscard]] slot* take_unused(size_class& of, stream_use const* on, search_result& seen);
   // An idle slot. Asks about the last launch of each exec in flight until there is one, then about
-  // each list's oldest slot not yet asked about in pass number `pass`. `is_first_look`: not for
-  // longer than making a slot takes; and not about a full pool's only list, since the claim gets
-  // its oldest slot in any case.
-  [[nodiscard]] slot* take_done(size_class& of, std::uint64_t pass, bool is_first_look = false);
+  // each list's oldest slot, about each once in a pass. `is_first_look`: not for longer than making
+  // a slot takes; and not about a full pool's only list, whose oldest slot the claim gets anyway.
+  [[nodiscard]] slot* take_done(size_class& of, search_pass& pass, bool is_first_look = false);
   // Whether the work on a free slot is done. If only other streams' work is not, the slot gets a
   // list of its own, so that it hides no later release of its stream.
   [[nodiscard]] static bool is_done(slot& free) noexcept;
-  [[nodiscard]] std::uint64_t next_pass() noexcept {
-    return passes.fetch_add(1, std::memory_order_relaxed) + 1;
+  [[nodiscard]] search_pass next_pass() noexcept {
+    return {.number = passes.fetch_add(1, std::memory_order_relaxed) + 1};
   }
   // Null if a limit is reached. On failure null, and `seen` has the reason.
   slot* make_slot(size_class& of, search_result& seen) noexcept;
@@ -113,7 +112,7 @@ struct ESCROW_LOCAL slot_pool::state {
   // The same without growth, waits and edges.
   [[nodiscard]] slot* take_existing(size_class& of, capture_info const& capture,
                                     capture_frontier const& frontier, source_location where,
-                                    std::uint64_t pass);
+                                    search_pass& pass);
   // In a sharing group, what its graphs hold of the sizes `from` up to `bytes_most`.
   [[nodiscard]] slot* take_held(size_class* from, std::size_t bytes_most,
                                 capture_info const& capture, capture_frontier const& frontier,
