@@ -39,16 +39,16 @@ logger& the_logger() {
   static logger one;
   return one;
 }
-void log_errors() {
-  deleter::global().set_on_error(
-      [](std::exception const& error) { the_logger().log(error.what()); });
+void log_errors(deleter& of = deleter::global()) {
+  of.set_on_error([](std::exception const& error) { the_logger().log(error.what()); });
 }
 
 /// An error of a destructor that runs behind that of the logger.
 void end_behind_the_logger() {
-  log_errors();
-  static owned_stream const stream = make_stream();
   static belongings kept;
+  log_errors(*kept.own);
+  kept.retire(make_fate());
+  kept.own->drain();  // the end of passes, which also ends the handler, is older, too
   static hoisted const held = hoist(kept.source);
   static_cast<void>(the_logger());
 }
@@ -57,6 +57,7 @@ void end_behind_the_logger() {
 void end_behind_a_logger_that_an_error_made() {
   log_errors();
   static belongings kept;
+  log_errors(*kept.own);
   static hoisted const held = hoist(kept.source);
   forget(1);
 }
