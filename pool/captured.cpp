@@ -98,9 +98,10 @@ lease_spans slot_pool::state::span_of_claim(claim_request const& asked,
                                             capture_frontier const& frontier) const {
   auto const& nodes = frontier.nodes;
   lease_spans made;
-  made.push_back({.lease = std::make_shared<group_lease>(*options.group->order(), core,
-                                                         options.label, asked.where),
-                  .claimed_after = few_nodes(nodes.begin(), nodes.end())});
+  lease_span& its = made.emplace_back();
+  its.lease =
+      std::make_shared<group_lease>(*options.group->order(), core, options.label, asked.where);
+  its.claimed_after.assign(nodes.begin(), nodes.end());
   return made;
 }
 

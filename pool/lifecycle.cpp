@@ -139,11 +139,10 @@ void slot_pool::state::leak_kept() noexcept {
   std::size_t const leaked = kept.leak();
   if (leaked == 0) return;
   try {
-    core.report(
-        usage_error("~" + std::string(smallest.bytes != 0 ? "scratch_pool" : "resource_pool"),
-                    "\"" + options.label + "\" is held until it is closed, and was not: " +
-                        std::to_string(leaked) + " slots of captured graphs are leaked",
-                    "call close_for() once none of these graphs is launched any more"));
+    core.report(usage_error(smallest.bytes != 0 ? "~scratch_pool" : "~resource_pool",
+                            "\"" + options.label + "\" is held until it is closed, and was not: " +
+                                std::to_string(leaked) + " slots of captured graphs are leaked",
+                            "call close_for() once none of these graphs is launched any more"));
   } catch (std::bad_alloc const&) {  // no memory for the text: they are counted all the same
   }
 }

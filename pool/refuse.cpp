@@ -87,7 +87,8 @@ std::string slot_pool::state::describe_claim(claim_request const& asked, size_cl
   if (of.bytes != 0) text += ": " + std::to_string(asked.bytes) + " bytes of \"" + of.label + "\"";
   text += "; " + describe(of, 16);  // longer texts are not read
   pool_stats const now = stats(of);
-  text += "\n" + remedies(of, seen);
+  text += '\n';
+  text += remedies(of, seen);
   if (!options.track_leases && now.leased != 0) text += "; track_leases names the leases' lines";
   if (!options.group && now.in_graphs != 0) text += "; graphs can share slots: sharing_group";
   return text;

@@ -50,6 +50,49 @@ void run_for_host(benchmark::State& state) {
   repeat(state, [&] { return pairs_us() / pairs; });
 }
 
+// What record_stream() adds to a claim of a busy resource and its release on two streams: a wait of
+// the second stream, and its record at the release.
+void run_record_stream(benchmark::State& state) {
+  constexpr int pairs = 256;
+  test::owned_stream const stream = test::make_stream();
+  test::owned_stream const other = test::make_stream();
+  pooled_ints from(64);
+  auto const pairs_us = [&](bool is_told) {
+    double const us = us_of([&] {
+      for (int i = 0; i < pairs; ++i) {
+        auto held = from.pool.claim(stream.get());
+        if (is_told) held.record_stream(other.get());
+      }
+    });
+    test::must(cudaStreamSynchronize(stream));
+    test::must(cudaStreamSynchronize(other));
+    return us;
+  };
+  static_cast<void>(pairs_us(true));  // makes the slots
+  repeat(state, [&] { return (pairs_us(true) - pairs_us(false)) / pairs; });
+}
+
+// The end of a lease of one capture while its stream is in another one.
+void run_end_in_another_capture(benchmark::State& state) {
+  constexpr int leases = 64;
+  test::owned_stream const stream = test::make_stream();
+  pooled_ints from(2 * leases);
+  repeat(state, [&] {
+    std::vector<lease<int>> held;
+    held.reserve(leases);
+    double us = 0;
+    {
+      graph const first = capture(stream.get(), [&](stream_ref on) {
+        for (int i = 0; i < leases; ++i) held.push_back(from.pool.claim(on));
+      });
+      graph const second =
+          capture(stream.get(), [&](stream_ref) { us = us_of([&] { held.clear(); }); });
+    }
+    deleter::global().drain();
+    return us / leases;
+  });
+}
+
 // What a transformer's layers claim in a run: 16-bit activations, 32-bit scores and logits. Batches
 // of prompts of some lengths, then one token for each of 1 to 64 sequences.
 std::vector<std::size_t> inference_trace() {
@@ -120,6 +163,8 @@ void register_all(settings const& how) {
            {"escrow_steal", &escrow_steal}, {.streams = 2});
   add("claim/captured", {how.choose(100, 2)}, &run_captured);
   add("claim/for_host", {how.choose(100, 2)}, &run_for_host);
+  add("claim/record_stream", {how.choose(100, 2)}, &run_record_stream);
+  add("claim/end_in_another_capture", {how.choose(100, 2)}, &run_end_in_another_capture);
   add("claim/scratch_memory", {how.choose(5, 1)}, run_scratch_memory);
 }
 
