@@ -56,7 +56,10 @@ class Crowd : public pool_world, public testing::WithParamInterface<mix> {
           must(cudaMemsetAsync(used->data(), 1, bytes, on));
           if (random() % 2 == 0) used.record_stream(other);
           if (random() % 4 == 0) sync(on);
-          if (random() % 2 == 0) used.release(other);
+          if (random() % 2 == 0) {
+            order(on, other);
+            used.release(other);
+          }
         }
         claims.fetch_add(1, std::memory_order_relaxed);
       }
