@@ -173,12 +173,7 @@ void deleter::drain(source_location where) {
 bool deleter::drain_for(std::chrono::nanoseconds timeout, source_location where) {
   using clock = std::chrono::steady_clock;
   deleter_core& its = *core_;
-  if (its.is_reclaiming_here()) {
-    throw usage_error(
-        usage_error("deleter::drain", "called from an owner's destructor, which it would wait for",
-                    "drain on another thread"),
-        where);
-  }
+  refuse_on_worker("deleter::drain", where);
   auto const begin = clock::now();
   // Acquire and release: see epoch_.
   std::uint64_t const last = its.epoch_.fetch_add(1, std::memory_order_acq_rel);
@@ -199,12 +194,21 @@ bool deleter::drain_for(std::chrono::nanoseconds timeout, source_location where)
   }
 }
 
+void deleter::refuse_on_worker(char const* call, source_location where) const {
+  if (!core_->is_reclaiming_here()) return;
+  throw usage_error(usage_error(call, "called from an owner's destructor, which it would wait for",
+                                "call it on another thread"),
+                    where);
+}
+
 void deleter::stop(source_location where) {
+  refuse_on_worker("deleter::stop", where);
   core_->refuses_.store(true, std::memory_order_relaxed);
   drain(where);
 }
 
 bool deleter::stop_for(std::chrono::nanoseconds timeout, source_location where) {
+  refuse_on_worker("deleter::stop_for", where);
   core_->refuses_.store(true, std::memory_order_relaxed);
   if (!drain_for(timeout, where)) return false;
   deleter_stats const now = stats();

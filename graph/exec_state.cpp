@@ -48,11 +48,7 @@ graph_exec::state::state(graph_ref source, instantiate_options const& options, r
 
 graph_exec::state::~state() {
   wait_until_idle();
-  {
-    graph_lifetime_lock const lock;
-    // Outside Relaxed mode, destroying an exec invalidates a capture.
-    retry_cleanup_relaxed([this] { return cudaGraphExecDestroy(exec_); });
-  }
+  destroy_exec(exec_);
   // The recycle lane waits for the end of the last launch and then drops the references
   // (recycle_lane::release). The last reference closes the set; slots return to their pools,
   // and the worker destroys owners (reference_set::recycle, destroy).

@@ -203,6 +203,10 @@ capture_scope::capture_scope(stream_ref stream, cudaStreamCaptureMode mode, sour
 }
 
 graph capture_scope::end(source_location where) {
+  if (!is_open_) {
+    throw usage_error(
+        usage_error("capture_scope::end", "the capture was ended before", "end it once"), where);
+  }
   is_open_ = false;
   graph_registry::global().end_capture(captured_.id, captured_.graph);
   cudaGraph_t captured = nullptr;

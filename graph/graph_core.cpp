@@ -2,6 +2,9 @@
 #include "graph_core.hpp"
 
 #include <algorithm>
+#include <exception>
+#include <memory>
+#include <type_traits>
 #include <unordered_set>
 #include <utility>
 
@@ -14,10 +17,48 @@
 
 namespace escrow::inline v0_1 {
 
+namespace {
+
+struct graph_end {
+  void operator()(cudaGraph_t doomed) const noexcept { destroy_graph(doomed); }
+};
+struct exec_end {
+  void operator()(cudaGraphExec_t doomed) const noexcept { destroy_exec(doomed); }
+};
+
+// In a CUDA callback, where CUDA destroys nothing: the worker does.
+template <class End, class Handle>
+void leave_to_worker(Handle doomed, char const* api) noexcept {
+  std::unique_ptr<std::remove_pointer_t<Handle>, End> left(doomed);
+  deleter& its = deleter::global();
+  try {
+    its.retire(std::move(left));
+  } catch (std::exception const&) {
+    static_cast<void>(left.release());
+    its.core().count_leaked();
+    its.core().report(cudaErrorNotPermitted, api);
+  }
+}
+
+}  // namespace
+
 void destroy_graph(cudaGraph_t doomed) noexcept {
   if (doomed == nullptr) return;
-  graph_lifetime_lock const lock;
-  retry_cleanup_relaxed([doomed] { return cudaGraphDestroy(doomed); });
+  cudaError_t const status = retry_cleanup_relaxed([doomed] {
+    graph_lifetime_lock const lock;
+    return cudaGraphDestroy(doomed);
+  });
+  if (status == cudaErrorNotPermitted) leave_to_worker<graph_end>(doomed, "cudaGraphDestroy");
+}
+
+void destroy_exec(cudaGraphExec_t doomed) noexcept {
+  if (doomed == nullptr) return;
+  // Outside Relaxed mode, destroying an exec invalidates a capture.
+  cudaError_t const status = retry_cleanup_relaxed([doomed] {
+    graph_lifetime_lock const lock;
+    return cudaGraphExecDestroy(doomed);
+  });
+  if (status == cudaErrorNotPermitted) leave_to_worker<exec_end>(doomed, "cudaGraphExecDestroy");
 }
 
 ref<retired_object> hand_on(retired_object::loan payload, int device) noexcept {

@@ -15,8 +15,10 @@
 
 namespace escrow::inline v0_1 {
 
-// Does nothing for null. Capture-safe. Ignores the status. Any thread.
+// Do nothing for null. Capture-safe. In a CUDA callback the worker destroys it. Any other status is
+// ignored. Any thread.
 void destroy_graph(cudaGraph_t doomed) noexcept;
+void destroy_exec(cudaGraphExec_t doomed) noexcept;
 
 // The owner, if any, to be destroyed with `device` current; from now on a graph or exec holds it.
 [[nodiscard]] ref<retired_object> hand_on(retired_object::loan payload, int device) noexcept;

@@ -107,6 +107,8 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, size_clas
                         "use a stream on one thread at a time");
     }
     frontier = capture_frontier(after);
+    // Another thread may have ended a lease of this stream meanwhile, without a record.
+    if (capture.is_none()) record_deferred(asked.stream, stream_id);
   }
 }
 

@@ -142,7 +142,6 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] slot& take_used(claimed_slot& lease) noexcept;  // empties the lease
   // Records on `on`, which does not capture. Returns the first failure, already reported.
   cudaError_t release_eager(claimed_slot& lease, stream_use on) noexcept;
-  // Nothing can be recorded on `on` now.
   void release_later(claimed_slot& lease, stream_use const& on) noexcept;
   // The lease of a capture that is over: its graph has its uses, but for those told since.
   void release_after_capture(claimed_slot& lease) noexcept;
@@ -160,11 +159,13 @@ struct ESCROW_LOCAL slot_pool::state {
   }
 
   // uses.cpp
+  [[nodiscard]] bool has_earlier_users(char const* call, claimed_slot const& lease);
+  void wait_for_earlier_users(char const* call, claimed_slot const& lease);
   void order_after_earlier_users(claimed_slot const& lease, stream_ref stream);
   // As record(); it covers all work on the slot so far but that on streams that were told.
   cudaError_t record_claiming_stream(claimed_slot const& lease) noexcept;
   void use_in_capture(char const* call, claimed_slot const& lease, capture_info const& capture);
-  void keep_in_graph(claimed_slot const& lease, capture_info const& capture);
+  void keep_in_graph(char const* call, claimed_slot const& lease, capture_info const& capture);
 
   // deferred.cpp
   [[nodiscard]] static bool is_destroyed(stream_use const& use) noexcept;  // or has another id
@@ -255,7 +256,7 @@ struct ESCROW_LOCAL slot_pool::state {
 
   // sizes.cpp
   [[nodiscard]] std::string label_of(std::size_t size) const;
-  // That of the slots for a claim of so many bytes. Never removed: found without a lock.
+  // Of the slots for a claim of so many bytes. Never removed: found without a lock.
   [[nodiscard]] size_class& size_for(char const* call, std::size_t bytes) {
     return bytes <= smallest.bytes ? smallest : larger_size_for(call, bytes);
   }

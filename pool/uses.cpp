@@ -28,22 +28,54 @@ bool is_in_its_capture(claimed_slot const& lease) {
 
 }  // namespace
 
+// Whether earlier users of the resource may still run; the slot's events are behind them. If it was
+// claimed from its own stream's slots that have none, that stream is recorded now.
+bool slot_pool::state::has_earlier_users(char const* call, claimed_slot const& lease) {
+  if (lease.capture_id != 0 || lease.what->is_done_) return false;
+  if (!lease.what->is_uncovered_) return true;
+  cudaError_t const status = record_claiming_stream(lease);
+  if (status == not_now) {
+    throw usage_error(call,
+                      "the claiming stream, on which the resource was used before without an "
+                      "event, cannot be recorded on: it captures, or is another thread's",
+                      "call it before the capture begins");
+  }
+  check(status, "cudaEventRecord");
+  return true;
+}
+
+// A capture cannot wait for eager work, so the host does.
+void slot_pool::state::wait_for_earlier_users(char const* call, claimed_slot const& lease) {
+  if (!has_earlier_users(call, lease)) return;
+  slot& used = *lease.what;
+  relaxed_capture_scope const relaxed;  // otherwise a query could invalidate a capture
+  auto const is_done = [](cudaEvent_t ready) {
+    cudaError_t const status = cudaEventQuery(ready);
+    if (status == cudaErrorNotReady) return false;
+    check(status, "cudaEventQuery");
+    return true;
+  };
+  auto const are_done = [&] {
+    return is_done(used.ready()) && std::ranges::all_of(used.also_ready_, [&](auto const& also) {
+             return is_done(also.recorded.get());
+           });
+  };
+  for (host_wait wait; !are_done();) {
+    if (wait.go_on(options.capture_wait_max)) continue;
+    throw usage_error(
+        call,
+        "earlier work still uses the resource, which a capture cannot wait for, after "
+        "pool_options::capture_wait_max",
+        "wait for that work, or claim in the capture");
+  }
+  used.is_done_ = true;
+}
+
 // The next work on `stream`, which does not capture, comes after the earlier users of the resource,
-// for whose events the claiming stream waited at the claim. If it was claimed from its own stream's
-// slots that have none, that stream is recorded now.
+// for whose events the claiming stream waited at the claim.
 void slot_pool::state::order_after_earlier_users(claimed_slot const& lease, stream_ref stream) {
   slot& used = *lease.what;
-  if (lease.capture_id != 0 || used.is_done_) return;
-  if (used.is_uncovered_) {
-    cudaError_t const status = record_claiming_stream(lease);
-    if (status == not_now) {
-      throw usage_error("lease::record_stream",
-                        "the claiming stream, on which the resource was used before without an "
-                        "event, cannot be recorded on: it captures, or is another thread's",
-                        "call it before the capture begins");
-    }
-    check(status, "cudaEventRecord");
-  }
+  if (!has_earlier_users("lease::record_stream", lease)) return;
   check(cudaStreamWaitEvent(stream.get(), used.ready(), 0), "cudaStreamWaitEvent");
   for (cached_event const& also : used.also_ready_) {
     check(cudaStreamWaitEvent(stream.get(), also.recorded.get(), 0), "cudaStreamWaitEvent");
@@ -62,10 +94,12 @@ cudaError_t slot_pool::state::record_claiming_stream(claimed_slot const& lease) 
 }
 
 // The graph that is being captured keeps the slot, which was claimed before.
-void slot_pool::state::keep_in_graph(claimed_slot const& lease, capture_info const& capture) {
+void slot_pool::state::keep_in_graph(char const* call, claimed_slot const& lease,
+                                     capture_info const& capture) {
   slot& used = *lease.what;
   if (std::ranges::find(used.kept_in_, capture.id) != used.kept_in_.end()) return;
   used.kept_in_.reserve(used.kept_in_.size() + 1);
+  wait_for_earlier_users(call, lease);
   hold_in_graph(used, capture, false, {});
   used.kept_in_.push_back(capture.id);
 }
@@ -76,7 +110,7 @@ void slot_pool::state::use_in_capture(char const* call, claimed_slot const& leas
   if (lease.capture_id != capture.id && !is_capture_over(lease) && is_in_its_capture(lease)) {
     refuse_capture(call);
   }
-  keep_in_graph(lease, capture);
+  keep_in_graph(call, lease, capture);
 }
 
 void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {

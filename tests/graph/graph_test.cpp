@@ -332,5 +332,33 @@ TEST_P(CaptureEndsInClaim, OfTheFirstOrALaterSlot) {
 
 #endif
 
+// CUDA destroys nothing in its callbacks.
+class EndInACallback : public world {};
+
+TEST_F(EndInACallback, OfAGraphAndItsExecIsMadeByTheWorker) {
+  cargo taken = make_cargo();
+  std::optional<graph> made(captured(taken));
+  std::optional<graph_exec> exec(*made);
+  run(*exec);
+  std::atomic<bool> is_over{false};
+  std::function<void()> end = [&] {
+    exec.reset();
+    made.reset();
+    is_over.store(true);
+  };
+  must(cudaLaunchHostFunc(
+      two, [](void* given) { (*static_cast<std::function<void()>*>(given))(); }, &end));
+  EXPECT_TRUE(wait_until([&] { return is_over.load(); }));
+  EXPECT_TRUE(is_released(taken));
+  EXPECT_TRUE(deleter::global().drain_for(generous));
+  EXPECT_TRUE(has_no_user_object());
+}
+
+TEST_F(EndInACallback, ACaptureEndsOnce) {
+  capture_scope scope(one);
+  static_cast<void>(scope.end());
+  expect_error<usage_error>([&] { return scope.end(); }, {"capture_scope::end", "end it once"});
+}
+
 }  // namespace
 }  // namespace escrow::test

@@ -177,6 +177,16 @@ TEST_F(DeferredRecord, IsNamedByAPoolThatIsClosedAndStillMade) {
   EXPECT_TRUE(pool.close_for(generous).empty());
 }
 
+TEST_F(DeferredRecord, IsMadeByAClaimThatWaits) {
+  block_pool pool = make_pool(with(options(1), &pool_options::host_wait_max, generous));
+  std::optional<block_lease> held = pool.claim(one);
+  std::jthread const later([&] {
+    static_cast<void>(stays_false([] { return false; }));
+    worker->retire(two.get(), std::make_unique<block_lease>(std::move(*held)));
+  });
+  EXPECT_TRUE(pool.claim(one));
+}
+
 // The worker calls nothing with a stream.
 class LeaseOnTheWorker : public pool_world {};
 

@@ -155,5 +155,39 @@ TEST_F(KeptLease, ByTheSameGraphTwiceCountsOnce) {
   EXPECT_EQ(worker->stats().in_graphs, 1U);
 }
 
+// A capture cannot wait for eager work, so the host does, as in a claim.
+TEST_F(KeptLease, ComesAfterTheEarlierUsersOfItsResource) {
+  block_pool pool = make_pool(1);
+  use_behind_flag(pool, two, 4);
+  block_lease held = pool.claim(two);
+  std::atomic<bool> is_raised{false};
+  std::jthread const later([&] {
+    static_cast<void>(stays_false([] { return false; }));
+    is_raised.store(true);
+    flag.raise();
+  });
+  graph const made = captured([&](cudaStream_t on) {
+    held.record_stream(on);
+    EXPECT_TRUE(is_raised.load()) << "the graph may run beside the earlier user";
+    check(held, on, 4, mismatches);
+  });
+  graph_exec exec(made);
+  exec.launch(three);
+  sync(three);
+}
+
+TEST_F(KeptLease, OfAResourceThatStaysBusyIsRefusedInTheEnd) {
+  block_pool pool = make_pool(
+      with(options(1), &pool_options::capture_wait_max, std::chrono::nanoseconds(1'000'000)));
+  use_behind_flag(pool, two, 4);
+  block_lease held = pool.claim(two);
+  graph const made = captured([&](cudaStream_t on) {
+    expect_error<usage_error>([&] { held.record_stream(on); },
+                              {"lease::record_stream", "earlier work", "capture_wait_max"});
+  });
+  EXPECT_EQ(made.held().slots, 0U);
+  flag.raise();
+}
+
 }  // namespace
 }  // namespace escrow::test

@@ -177,6 +177,9 @@ class ESCROW_API deleter {
   void retire_after(event_ref ready, Owner&& owner,
                     source_location where = source_location::current()) {
     auto const begin_after = [&] {
+      if (ready.get() == nullptr) {
+        throw usage_error("deleter::retire_after", "`ready` is null", "pass a recorded event");
+      }
       retirement begun = begin();
       begun.object->reclaim_after(ready.get(), {});
       return begun;
@@ -266,6 +269,7 @@ class ESCROW_API deleter {
   void finish_after_stream(retired_object& object, retirement const& begun);
   static void finish_with_graph(retired_object& object, retirement const& begun);
   void require_open(char const* call) const;
+  void refuse_on_worker(char const* call, source_location where) const;
   static deleter_core* make_core(deleter_options options);
   void replace_on_error(std::function<void(std::exception const&)> handler);
 

@@ -190,7 +190,14 @@ class conditional_node : public node {
   // Of an if or while node, or the first of another.
   [[nodiscard]] body_graph const& body() const noexcept { return bodies_.front(); }
   // The second body of an if-else node.
-  [[nodiscard]] body_graph const& otherwise() const { return bodies_.at(1); }
+  [[nodiscard]] body_graph const& otherwise(
+      source_location where = source_location::current()) const {
+    return detail::called_at("conditional_node::otherwise", where, [&]() -> body_graph const& {
+      if (bodies_.size() > 1) return bodies_[1];
+      throw usage_error("conditional_node::otherwise", "the node has one body",
+                        "make it by if_else_node");
+    });
+  }
   [[nodiscard]] std::vector<body_graph> const& bodies() const noexcept { return bodies_; }
 
  private:
