@@ -38,8 +38,8 @@ struct instantiate_options {
 //   libraries) order nothing. Not ordered, since Escrow cannot know of them, are plain launches,
 //   execs of plain copies (cudaGraphClone, cudaGraphAddChildGraphNode), execs created before
 //   hoist(), and what unnamed bodies hold. Execs of hoisted graphs are ordered by hoisted::launch()
-//   only. Execs of different graphs built by hand are not ordered if their nodes were given the
-//   same owner or lease.
+//   only. Execs of different graphs are not ordered if they were given the same owner or lease: by
+//   nodes built by hand, or a lease of before their captures.
 // Thread safety: one thread at a time; different execs concurrently, also if they share something.
 //   No other thread may use the source graph during instantiation, update() and set(), as in CUDA.
 //   May be destroyed on any thread, concurrently with Escrow's use of the graphs that it was

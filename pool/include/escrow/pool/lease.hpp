@@ -28,7 +28,7 @@ class resource_pool;
 //   end a capture of the lease's streams: CUDA's driver crashes then.
 // Lifetime: it may end anywhere: in a destructor that a deleter calls, in a CUDA callback, after
 //   its capture or its pool. The destructor releases on the claiming stream, which must be alive
-//   then. In an owner that was retired on the claiming stream, the resource comes back with the
+//   then, as must those of record_stream() and launch(). In an owner that was retired on the claiming stream, the resource comes back with the
 //   owner. What cannot be recorded at the end comes back with the pool's next call with that stream
 //   (pool_stats::deferred, close_for()). If that stream or the pool is gone, it is leaked and
 //   counted (deleter_stats::leaked).
