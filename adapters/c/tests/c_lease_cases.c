@@ -62,15 +62,15 @@ static void c_resources_are_for_the_host_by_an_option(void) {
   escrow_pool_destroy(pool);
 }
 
-// The resource that a graph's capture claimed, and left to it.
+// The resource that a graph's capture claimed and released.
 static void* captured_resource(escrow_pool* pool, cudaGraph_t* graph,
                                escrow_status (*claim)(escrow_pool*, cudaStream_t, escrow_lease**)) {
   escrow_lease* lease = NULL;
   EXPECT_CUDA(cudaStreamBeginCapture(c_stream(0), cudaStreamCaptureModeGlobal));
   EXPECT_OK(claim(pool, c_stream(0), &lease));
   void* const resource = resource_of(lease);
+  EXPECT_OK(escrow_lease_release(lease, c_stream(0)));
   EXPECT_CUDA(cudaStreamEndCapture(c_stream(0), graph));
-  EXPECT_OK(escrow_lease_leave_to_graph(lease));
   return resource;
 }
 
@@ -78,10 +78,12 @@ static void c_kept_resources_are_shared_with_no_graph(void) {
   escrow_options options = {.slots_max = 4};
   EXPECT_OK(escrow_group_create(NULL, &options.group));
   escrow_pool* const pool = new_pool(options);
-  cudaGraph_t graphs[2] = {NULL, NULL};
+  cudaGraph_t graphs[3] = {NULL, NULL, NULL};
   void* const output = captured_resource(pool, &graphs[0], &escrow_pool_claim_kept);
-  EXPECT(captured_resource(pool, &graphs[1], &escrow_pool_claim) != output);
-  for (int i = 0; i < 2; ++i) EXPECT_CUDA(cudaGraphDestroy(graphs[i]));
+  void* const scratch = captured_resource(pool, &graphs[1], &escrow_pool_claim);
+  EXPECT(scratch != output);
+  EXPECT(captured_resource(pool, &graphs[2], &escrow_pool_claim) == scratch);
+  for (int i = 0; i < 3; ++i) EXPECT_CUDA(cudaGraphDestroy(graphs[i]));
   escrow_pool_destroy(pool);
   escrow_group_destroy(options.group);
 }
