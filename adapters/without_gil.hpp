@@ -4,6 +4,8 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
+
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
@@ -13,35 +15,32 @@ namespace escrow::inline v0_1 {
 //   stranger's user object (cuda.core's drops a Python object) runs under that lock and waits for
 //   the GIL. By ctypes.CDLL a function is called without the GIL; by ctypes.PyDLL, an extension
 //   module or a tensor's destructor with it.
-// Python is found in the process, where it is: adapters are compiled and run without.
+// Python is found in the process, where it is: adapters are compiled and run without. A call that
+//   costs less than to look for it takes what an earlier one found: `if_known`.
 // Thread safety: begins and ends on one thread. The caller takes the GIL back at the end.
 class [[nodiscard]] without_gil {
  public:
-  without_gil() noexcept {
-    auto const is_initialized = function<int (*)()>("Py_IsInitialized");
-    auto const has_gil = function<int (*)()>("PyGILState_Check");
-    let_go_ = function<void* (*)()>("PyEval_SaveThread");
-    take_back_ = function<void (*)(void*)>("PyEval_RestoreThread");
-    if (is_initialized == nullptr || has_gil == nullptr || let_go_ == nullptr ||
-        take_back_ == nullptr) {
-      return;
-    }
-    if (is_initialized() != 0 && has_gil() != 0) thread_ = let_go_();
+  enum class python { is_looked_for, if_known };
+
+  explicit without_gil(python which = python::is_looked_for) noexcept
+      : python_(which == python::if_known ? found().load(std::memory_order_acquire) : look()) {
+    if (python_ == nullptr) return;
+    if (python_->is_initialized() != 0 && python_->has_gil() != 0) thread_ = python_->let_go();
   }
   without_gil(without_gil&&) = delete;
   ~without_gil() {
-    if (thread_ != nullptr) take_back_(thread_);
+    if (thread_ != nullptr) python_->take_back(thread_);
   }
 
   // The GIL as it was before, for a scope within this one: for a function of the caller's.
   class [[nodiscard]] as_before {
    public:
     explicit as_before(without_gil& of) noexcept : of_(of) {
-      if (of_.thread_ != nullptr) of_.take_back_(of_.thread_);
+      if (of_.thread_ != nullptr) of_.python_->take_back(of_.thread_);
     }
     as_before(as_before&&) = delete;
     ~as_before() {
-      if (of_.thread_ != nullptr) of_.thread_ = of_.let_go_();
+      if (of_.thread_ != nullptr) of_.thread_ = of_.python_->let_go();
     }
 
    private:
@@ -49,14 +48,39 @@ class [[nodiscard]] without_gil {
   };
 
  private:
+  struct functions {
+    int (*is_initialized)();
+    int (*has_gil)();
+    void* (*let_go)();
+    void (*take_back)(void*);
+  };
+
+  // Null until it is found. Release and acquire: who reads it has what it points to.
+  static std::atomic<functions const*>& found() noexcept {
+    static constinit std::atomic<functions const*> its{nullptr};
+    return its;
+  }
+  static functions const* look() noexcept {
+    if (functions const* const known = found().load(std::memory_order_acquire)) return known;
+    functions const here{function<int (*)()>("Py_IsInitialized"),
+                         function<int (*)()>("PyGILState_Check"),
+                         function<void* (*)()>("PyEval_SaveThread"),
+                         function<void (*)(void*)>("PyEval_RestoreThread")};
+    if (here.is_initialized == nullptr || here.has_gil == nullptr || here.let_go == nullptr ||
+        here.take_back == nullptr) {
+      return nullptr;
+    }
+    static functions const kept = here;
+    found().store(&kept, std::memory_order_release);
+    return &kept;
+  }
   template <class Function>
   static Function function(char const* name) noexcept {
     return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
   }
 
+  functions const* python_;
   void* thread_ = nullptr;  // null: it had no GIL
-  void* (*let_go_)() = nullptr;
-  void (*take_back_)(void*) = nullptr;
 };
 
 }  // namespace escrow::inline v0_1

@@ -77,7 +77,8 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream) {
     in.release_on(lease, on, false);
   } catch (cuda_error const& failed) {
     if (failed.status() != cudaErrorNotPermitted || lease.what == nullptr) throw;
-    if (is_claiming_handle) return release(lease);
+    // A default stream is that of the pool's device: a callback has no current one.
+    if (use_of(stream, 0, in.options.device).handle == lease.on.handle) return release(lease);
     throw usage_error("lease::release",
                       "a CUDA callback ends it on another stream than it was claimed for, of which "
                       "CUDA tells nothing there",

@@ -298,6 +298,13 @@ void stream_allocator::leave_to_graph(void* memory, source_location where) {
   });
 }
 
+bool stream_allocator::is_allocated(void const* memory) const noexcept {
+  state::shard& its = state_->shard_of(memory);
+  std::lock_guard const lock(its.mutex);
+  auto const known = its.allocated.find(memory);
+  return known != its.allocated.end() && known->second.memory.what != nullptr;
+}
+
 scratch_pool& stream_allocator::pool() const noexcept {
   return state_->pool;
 }

@@ -48,6 +48,7 @@ EXCEPTED = {
     "sharing_group::*": "counts, and texts of counts; calls no CUDA function",
     "source_location::*": "a value",
     "stream_allocator::device": "gives a number",
+    "stream_allocator::is_allocated": "gives a bool",
     "stream_allocator::pool": "gives a reference",
     "stream_ref::*": "a value",
     "succeeded": "clears the last error, which cannot fail",

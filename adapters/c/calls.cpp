@@ -107,6 +107,9 @@ pool_options pool_options_of(int device, escrow_options const& given) {
   if (given.group != nullptr) result.group = given.group->held;
   result.track_leases = given.track_leases != 0;
   result.streams_outlive_pool = given.streams_outlive_pool != 0;
+  if (given.reclaim_wait_max_ns != 0) result.reclaim_wait_max = time_of(given.reclaim_wait_max_ns);
+  result.host_ordered = given.host_ordered != 0;
+  result.held_until_closed = given.held_until_closed != 0;
   return result;
 }
 

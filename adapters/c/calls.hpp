@@ -88,6 +88,12 @@ template <class Body>
   without_gil const others_run;
   return run(function, body);
 }
+// The same for a claim, which costs less than to look for Python.
+template <class Body>
+[[nodiscard]] escrow_status run_claim(char const* function, Body const& body) noexcept {
+  without_gil const others_run(without_gil::python::if_known);
+  return run(function, body);
+}
 template <class T>
 void destroy_without_gil(T* object) noexcept {
   without_gil const others_run;

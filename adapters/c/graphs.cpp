@@ -48,7 +48,8 @@ escrow_status escrow_group_statistics(escrow_group* group, escrow_group_stats* s
                    .bytes = now.bytes,
                    .launches = now.launches,
                    .stream_waits = now.stream_waits,
-                   .unordered = now.unordered.size()},
+                   .unordered = now.unordered.size(),
+                   .outliving = now.outliving},
                   stats);
   });
 }

@@ -14,16 +14,29 @@ std::size_t alignment_of(std::size_t given) noexcept {
   return given == 0 ? stream_allocator::default_alignment : given;
 }
 
+using allocate_function = void* (stream_allocator::*)(stream_ref, std::size_t, std::size_t,
+                                                      source_location);
+
+escrow_status allocate(char const* function, allocate_function how, escrow_allocator* allocator,
+                       cudaStream_t stream, size_t bytes, size_t alignment, void** memory) {
+  return run_claim(function, [&](c_call by) {
+    void*& result = by.need(memory, "memory");
+    stream_allocator& from = by.need(allocator, "allocator").held;
+    result = (from.*how)(stream, bytes, alignment_of(alignment), source_location::current());
+  });
+}
+
 }  // namespace
 
 escrow_status escrow_allocator_create(int device, escrow_options const* options,
                                       escrow_allocator** allocator) {
-  return run(__func__, [&](c_call by) {
+  return run_without_gil(__func__, [&](c_call by) {
     escrow_allocator*& result = by.need(allocator, "allocator");
     escrow_options const given = by.options(options);
     scratch_policy policy;
     if (given.bytes_max != 0) policy.bytes_max = given.bytes_max;
     policy.idle_max = time_of(given.idle_max_ns);
+    if (given.pinned_host != 0) policy.source = memory_source::pinned_host();
     result = new escrow_allocator{stream_allocator(pool_options_of(device, given), policy)};
   });
 }
@@ -34,10 +47,20 @@ void escrow_allocator_destroy(escrow_allocator* allocator) {
 
 escrow_status escrow_allocator_allocate(escrow_allocator* allocator, cudaStream_t stream,
                                         size_t bytes, size_t alignment, void** memory) {
-  return run(__func__, [&](c_call by) {
-    void*& result = by.need(memory, "memory");
-    result = by.need(allocator, "allocator").held.allocate(stream, bytes, alignment_of(alignment));
-  });
+  return allocate(__func__, &stream_allocator::allocate, allocator, stream, bytes, alignment,
+                  memory);
+}
+
+escrow_status escrow_allocator_allocate_for_host(escrow_allocator* allocator, cudaStream_t stream,
+                                                 size_t bytes, size_t alignment, void** memory) {
+  return allocate(__func__, &stream_allocator::allocate_for_host, allocator, stream, bytes,
+                  alignment, memory);
+}
+
+escrow_status escrow_allocator_allocate_kept(escrow_allocator* allocator, cudaStream_t stream,
+                                             size_t bytes, size_t alignment, void** memory) {
+  return allocate(__func__, &stream_allocator::allocate_kept, allocator, stream, bytes, alignment,
+                  memory);
 }
 
 escrow_status escrow_allocator_free(escrow_allocator* allocator, cudaStream_t stream,
@@ -55,7 +78,7 @@ escrow_status escrow_allocator_record_stream(escrow_allocator* allocator, cudaSt
 
 escrow_status escrow_allocator_allocate_sync(escrow_allocator* allocator, size_t bytes,
                                              size_t alignment, void** memory) {
-  return run(__func__, [&](c_call by) {
+  return run_claim(__func__, [&](c_call by) {
     void*& result = by.need(memory, "memory");
     result = by.need(allocator, "allocator").held.allocate(bytes, alignment_of(alignment));
   });
@@ -78,6 +101,14 @@ escrow_status escrow_allocator_trim(escrow_allocator* allocator, size_t keep_byt
   return run_without_gil(__func__, [&](c_call by) {
     size_t& result = by.need(freed_bytes, "freed_bytes");
     result = by.need(allocator, "allocator").held.pool().trim(keep_bytes);
+  });
+}
+
+escrow_status escrow_allocator_close(escrow_allocator* allocator, uint64_t timeout_ns,
+                                     size_t* holders) {
+  return run_without_gil(__func__, [&](c_call by) {
+    size_t& result = by.need(holders, "holders");
+    result = by.need(allocator, "allocator").held.pool().close_for(time_of(timeout_ns)).size();
   });
 }
 

@@ -1,4 +1,6 @@
 // The C API of pools of a caller's resources.
+#include <utility>
+
 #include "calls.hpp"
 #include "escrow/pool/resource_pool.hpp"
 
@@ -12,25 +14,58 @@ struct escrow_lease {
   lease<void*> held;
 };
 
+namespace {
+
+// This thread's claim, which calls the pool's functions as it was called: with Python's lock or
+// without.
+thread_local without_gil* claiming = nullptr;
+
+template <class Function>
+cudaError_t as_called(Function const& function) {
+  if (claiming == nullptr) return function();
+  without_gil::as_before const called(*claiming);
+  return function();
+}
+
+using claim_function = lease<void*> (resource_pool<void*>::*)(stream_ref, source_location);
+
+escrow_status claim(char const* function, claim_function how, escrow_pool* pool,
+                    cudaStream_t stream, escrow_lease** lease) noexcept {
+  without_gil others_run(without_gil::python::if_known);
+  without_gil* const outer = std::exchange(claiming, &others_run);
+  escrow_status const status = run(function, [&](c_call by) {
+    escrow_lease*& result = by.need(lease, "lease");
+    result =
+        new escrow_lease{(by.need(pool, "pool").held.*how)(stream, source_location::current())};
+  });
+  claiming = outer;
+  return status;
+}
+
+}  // namespace
+
 escrow_status escrow_pool_create(int device, escrow_resource_functions const* functions,
                                  escrow_options const* options, escrow_pool** pool) {
-  return run(__func__, [&](c_call by) {
+  return run_without_gil(__func__, [&](c_call by) {
     escrow_pool*& result = by.need(pool, "pool");
     escrow_resource_functions const its = by.need(functions, "functions");
     static_cast<void>(by.need(its.make, "functions->make"));
     escrow_options const given = by.options(options);
-    if (given.bytes_max != 0 || given.idle_max_ns != 0) {
-      by.refuse("options", "limit bytes or idle times", "set these for allocators alone");
+    if (given.bytes_max != 0 || given.idle_max_ns != 0 || given.pinned_host != 0) {
+      by.refuse("options", "limit bytes or idle times, or name memory",
+                "set these for allocators alone");
     }
     auto const make = [its] {
       void* made = nullptr;
-      check(its.make(its.user, &made), "escrow_resource_functions::make");
+      check(as_called([&] { return its.make(its.user, &made); }),
+            "escrow_resource_functions::make");
       return made;
     };
     resource_pool<void*>::recycle_function recycle;
     if (its.recycle != nullptr) {
       recycle = [its](void* resource, stream_ref stream) {
-        check(its.recycle(its.user, resource, stream.get()), "escrow_resource_functions::recycle");
+        check(as_called([&] { return its.recycle(its.user, resource, stream.get()); }),
+              "escrow_resource_functions::recycle");
       };
     }
     resource_pool<void*>::destroy_function destroy;
@@ -47,9 +82,22 @@ void escrow_pool_destroy(escrow_pool* pool) {
 }
 
 escrow_status escrow_pool_claim(escrow_pool* pool, cudaStream_t stream, escrow_lease** lease) {
-  return run(__func__, [&](c_call by) {
-    escrow_lease*& result = by.need(lease, "lease");
-    result = new escrow_lease{by.need(pool, "pool").held.claim(stream)};
+  return claim(__func__, &resource_pool<void*>::claim, pool, stream, lease);
+}
+
+escrow_status escrow_pool_claim_for_host(escrow_pool* pool, cudaStream_t stream,
+                                         escrow_lease** lease) {
+  return claim(__func__, &resource_pool<void*>::claim_for_host, pool, stream, lease);
+}
+
+escrow_status escrow_pool_claim_kept(escrow_pool* pool, cudaStream_t stream, escrow_lease** lease) {
+  return claim(__func__, &resource_pool<void*>::claim_kept, pool, stream, lease);
+}
+
+escrow_status escrow_pool_close(escrow_pool* pool, uint64_t timeout_ns, size_t* holders) {
+  return run_without_gil(__func__, [&](c_call by) {
+    size_t& result = by.need(holders, "holders");
+    result = by.need(pool, "pool").held.close_for(time_of(timeout_ns)).size();
   });
 }
 
@@ -74,6 +122,17 @@ escrow_status escrow_lease_release(escrow_lease* lease, cudaStream_t stream) {
     }
     delete lease;
   });
+}
+
+escrow_status escrow_lease_leave_to_graph(escrow_lease* lease) {
+  return run(__func__, [&](c_call by) {
+    by.need(lease, "lease").held.leave_to_graph();
+    delete lease;
+  });
+}
+
+void escrow_lease_destroy(escrow_lease* lease) {
+  delete lease;
 }
 
 escrow_status escrow_pool_statistics(escrow_pool* pool, escrow_pool_stats* stats) {

@@ -33,7 +33,7 @@ struct tensor {
     for (int tries = 2; is_ambiguous(stream) && !current && tries != 0; --tries) {
       try {
         current.emplace(memory.device());
-      } catch (cuda_error const&) {  // may not repeat; else the stream is refused, and reported
+      } catch (cuda_error const&) {  // may not repeat; a CUDA callback needs none
       }
     }
     memory.deallocate_or_report(stream, managed.dl_tensor.data);
@@ -74,6 +74,15 @@ std::size_t bytes_of(DLTensor const& shaped) {
   return static_cast<std::size_t>((bits + 7) / 8);
 }
 
+void require_pinned(void const* memory) {
+  relaxed_capture_scope const relaxed;
+  cudaPointerAttributes its{};
+  check(cudaPointerGetAttributes(&its, memory), "cudaPointerGetAttributes");
+  if (its.type == cudaMemoryTypeHost) return;
+  throw usage_error(call, "`prototype.device` is pinned memory, and `memory` has none",
+                    "pass a stream_allocator with memory_source::pinned_host()");
+}
+
 }  // namespace
 
 DLManagedTensorVersioned* make_dlpack_tensor(stream_allocator memory, stream_ref stream,
@@ -82,9 +91,11 @@ DLManagedTensorVersioned* make_dlpack_tensor(stream_allocator memory, stream_ref
     throw usage_error(call, "`prototype.ndim` is not that of its shape", "pass a shape");
   }
   int const device = memory.device();
-  if (prototype.device.device_type != kDLCUDA || prototype.device.device_id != device) {
+  bool const is_pinned = prototype.device.device_type == kDLCUDAHost;
+  if (is_pinned ? prototype.device.device_id != 0
+                : prototype.device.device_type != kDLCUDA || prototype.device.device_id != device) {
     throw usage_error(call, "`prototype.device` is not CUDA device " + std::to_string(device),
-                      "pass the allocator's device");
+                      "pass the allocator's device, or {kDLCUDAHost, 0} for pinned memory");
   }
   if (stream.get() == cudaStreamPerThread) {
     throw usage_error(call,
@@ -116,7 +127,10 @@ DLManagedTensorVersioned* make_dlpack_tensor(stream_allocator memory, stream_ref
   its.shape = shape.data();
   its.strides = strides.data();
   if (bytes != 0) {  // else DLPack wants null
-    its.data = made->memory.allocate(stream, bytes, stream_allocator::default_alignment, where);
+    constexpr std::size_t alignment = stream_allocator::default_alignment;
+    its.data = is_pinned ? made->memory.allocate_for_host(stream, bytes, alignment, where)
+                         : made->memory.allocate(stream, bytes, alignment, where);
+    if (is_pinned) require_pinned(its.data);
   }
   made->managed.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
   made->managed.manager_ctx = made.get();

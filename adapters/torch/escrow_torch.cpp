@@ -13,6 +13,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -76,6 +77,7 @@ void wait_for(device_memory& its) {
 stream_allocator& allocator_of(int device) {
   device_memory& its = of_device(device);
   if (stream_allocator* const made = find(its)) return *made;
+  escrow::without_gil const others_run;
   std::lock_guard const lock(its.mutex);
   if (stream_allocator* const made = find(its)) return *made;
   its.options.device = device;
@@ -110,20 +112,27 @@ void leave_failed(held_graph& its) noexcept {
   }
 }
 
-// False: see the header.
-bool record_on(stream_allocator& its, void* memory, cudaStream_t stream) {
+void record_on(stream_allocator& its, void* memory, cudaStream_t stream) {
   // Throws for the legacy stream while a blocking stream captures: its work could not be recorded.
   if (escrow::capture_of(stream).status == escrow::capture_status::invalidated) {
     throw escrow::usage_error("escrow_torch_record_stream",
                               "the capture of `stream` has been invalidated",
                               "end it, and record the tensor's use again");
   }
-  try {
-    its.record_stream(stream, memory);
-    return true;
-  } catch (escrow::usage_error const&) {
-    return false;
-  }
+  its.record_stream(stream, memory);
+}
+
+using allocate_function = void* (stream_allocator::*)(escrow::stream_ref, std::size_t, std::size_t,
+                                                      escrow::source_location);
+// How this thread allocates: see escrow_torch_keep().
+thread_local allocate_function allocate_now = &stream_allocator::allocate;
+
+void* allocate(std::size_t bytes, int device, cudaStream_t stream, allocate_function how) {
+  stream_allocator& its = allocator_of(device);
+  escrow::without_gil const others_run(escrow::without_gil::python::if_known);
+  device_scope const current(device);
+  return (its.*how)(stream, bytes, stream_allocator::default_alignment,
+                    escrow::source_location::current());
 }
 
 // Twice if need be, since nobody else will: the failure may not repeat. Misuse does, and by then
@@ -171,9 +180,7 @@ constexpr int failed = -1;
 void* escrow_torch_allocate(std::size_t bytes, int device, cudaStream_t stream) {
   if (bytes == 0) return nullptr;
   try {
-    stream_allocator& its = allocator_of(device);
-    device_scope const current(device);
-    return its.allocate(stream, bytes);
+    return allocate(bytes, device, stream, allocate_now);
   } catch (escrow::pool_exhausted const& error) {
     throw std::runtime_error(std::string("CUDA out of memory: ") + escrow::without_place(error));
   }
@@ -182,20 +189,25 @@ void* escrow_torch_allocate(std::size_t bytes, int device, cudaStream_t stream) 
 void escrow_torch_free(void* memory, std::size_t /*bytes*/, int device,
                        cudaStream_t stream) noexcept {
   or_report("escrow_torch_free", [&] {
-    device_scope const current(device);
-    allocator_of(device).deallocate(stream, memory);
+    stream_allocator& its = allocator_of(device);
+    std::optional<device_scope> current;
+    try {
+      if (escrow::is_ambiguous(stream)) current.emplace(device);
+    } catch (escrow::cuda_error const& error) {  // a callback has no current device, and needs none
+      if (error.status() != cudaErrorNotPermitted) throw;
+    }
+    its.deallocate(stream, memory);
   });
 }
 
 void escrow_torch_record_stream(void* memory, cudaStream_t stream) {
   for (device_memory& its : all_devices()) {
     stream_allocator* const made = find(its);
-    if (made == nullptr) continue;
-    if (!record_on(*made, memory, stream)) continue;
+    if (made == nullptr || !made->is_allocated(memory)) continue;
+    record_on(*made, memory, stream);
     if (!escrow::is_ambiguous(stream)) return;
     device_scope const current(made->device());  // see the header
-    static_cast<void>(record_on(*made, memory, stream));
-    return;
+    return record_on(*made, memory, stream);
   }
 }
 
@@ -208,9 +220,7 @@ void escrow_torch_empty_cache() {
 
 void* escrow_torch_allocate_segment(std::size_t bytes, int device, cudaStream_t stream) {
   try {
-    stream_allocator& its = allocator_of(device);
-    device_scope const current(device);
-    return its.allocate(stream, bytes);
+    return allocate(bytes, device, stream, &stream_allocator::allocate);
   } catch (escrow::pool_exhausted const&) {
     return nullptr;
   } catch (escrow::cuda_error const& error) {
@@ -235,6 +245,7 @@ char const* escrow_torch_error() noexcept {
 
 int escrow_torch_configure(int device, std::size_t bytes_max, char const* label, char const* group,
                            int streams_outlive) noexcept {
+  escrow::without_gil const others_run;
   return or_failed(failed, [&] {
     device_memory& its = of_device(device);
     std::lock_guard const lock(its.mutex);
@@ -254,7 +265,14 @@ int escrow_torch_configure(int device, std::size_t bytes_max, char const* label,
   });
 }
 
+int escrow_torch_keep(int is_kept) noexcept {
+  constexpr allocate_function kept = &stream_allocator::allocate_kept;
+  constexpr allocate_function usual = &stream_allocator::allocate;
+  return std::exchange(allocate_now, is_kept != 0 ? kept : usual) == kept ? 1 : 0;
+}
+
 char const* escrow_torch_stats(int device) noexcept {
+  escrow::without_gil const others_run;
   return or_failed(static_cast<char const*>(nullptr), [&] {
     std::string& text = stats_text();
     device_memory& its = of_device(device);
@@ -300,6 +318,7 @@ int escrow_torch_enter(void* held, cudaStream_t stream) noexcept {
 }
 
 int escrow_torch_leave(void* held) noexcept {
+  escrow::without_gil const others_run;
   return or_failed(failed, [&] {
     held_graph& its = as_held(held);
     device_scope const current(its.device);

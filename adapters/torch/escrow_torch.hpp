@@ -15,14 +15,16 @@ extern "C" {
 // RuntimeError: PyTorch would use null as an address. The text of an error for lack of memory
 // contains "out of memory".
 void* escrow_torch_allocate(std::size_t bytes, int device, cudaStream_t stream);
-// Frees it after the work on `stream` and on the recorded ones. Errors go to stderr: PyTorch calls
-// this in destructors.
+// Frees it after the work on `stream`, that of its allocation, and on the recorded ones. Errors go
+// to stderr: PyTorch calls this in destructors. Also in CUDA callbacks.
 void escrow_torch_free(void* memory, std::size_t bytes, int device, cudaStream_t stream) noexcept;
-// The memory is used on `stream` too. Does nothing, as PyTorch's allocator, for memory that is not
-// from here, and if `stream` captures and the memory is not of that capture: what a graph uses of
-// other memory, the program keeps. A default stream is taken for that of the current device and for
-// that of the memory's, since PyTorch does not say which it is. Throws for the legacy stream while
-// a blocking stream captures, which CUDA lets nobody use, and for an invalidated capture.
+// The memory is used on `stream` too: its work after this call comes after the memory's earlier
+// users, and the free waits for it. If `stream` captures, the graph keeps memory of before. Does
+// nothing for memory that is not from here. A default stream is taken for that of the current
+// device and for that of the memory's, since PyTorch does not say which it is. Throws for the
+// legacy stream while a blocking stream captures, which CUDA lets nobody use, for an invalidated
+// capture, for memory of a capture that goes on, if `stream` is not part of it, and where
+// `streams_outlive` needs a record on the stream of the allocation, which captures.
 void escrow_torch_record_stream(void* memory, cudaStream_t stream);
 // torch.cuda.empty_cache(): trims all devices. Throws.
 void escrow_torch_empty_cache();
@@ -46,6 +48,9 @@ char const* escrow_torch_error() noexcept;
 // `streams_outlive`: see pool_options::streams_outlive_pool.
 int escrow_torch_configure(int device, std::size_t bytes_max, char const* label, char const* group,
                            int streams_outlive) noexcept;
+// Whether what escrow_torch_allocate() gives this thread from now on is kept, as by
+// scratch_pool::claim_kept(). Returns whether it was.
+int escrow_torch_keep(int is_kept) noexcept;
 // Statistics as JSON, valid until the thread's next call: "memory" (scratch_stats), "deleter"
 // (deleter_stats) and, if the device has a group, "group" (sharing_stats).
 char const* escrow_torch_stats(int device) noexcept;

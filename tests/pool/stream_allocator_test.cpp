@@ -217,6 +217,18 @@ TEST_F(StreamAllocator, HasNoLimitIfItsOptionsNameNone) {
   limited.deallocate(one, only);
 }
 
+TEST_F(StreamAllocator, KnowsWhatItHasAllocated) {
+  stream_allocator const other{options(8)};
+  void* const mine = memory.allocate(one, size);
+  EXPECT_TRUE(memory.is_allocated(mine));
+  EXPECT_TRUE(stream_allocator(memory).is_allocated(mine));
+  EXPECT_FALSE(other.is_allocated(mine));
+  EXPECT_FALSE(memory.is_allocated(static_cast<std::byte*>(mine) + 1));
+  EXPECT_FALSE(memory.is_allocated(nullptr));
+  memory.deallocate(one, mine);
+  EXPECT_FALSE(memory.is_allocated(mine));
+}
+
 TEST_F(StreamAllocator, RefusesAnAddressThatIsNotAllocated) {
   void* const freed = memory.allocate(one, 5 * size);
   memory.deallocate(one, freed);

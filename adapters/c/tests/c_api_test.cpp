@@ -23,7 +23,7 @@ namespace {
 /// What all tests use; it ends before the runtime does, with the program's main.
 struct c_world {
   pinned_flag flag;
-  std::array<owned_stream, 2> streams{make_stream(), make_stream()};
+  std::array<owned_stream, 3> streams{make_stream(), make_stream(), make_stream()};
 };
 c_world* the_world = nullptr;
 
@@ -52,6 +52,12 @@ std::string name_of_case(testing::TestParamInfo<c_case> const& of) {
 }
 INSTANTIATE_TEST_SUITE_P(Memory, CCase,
                          testing::ValuesIn(c_memory_cases, c_memory_cases + c_memory_cases_count),
+                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(Orders, CCase,
+                         testing::ValuesIn(c_order_cases, c_order_cases + c_order_cases_count),
+                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(Leases, CCase,
+                         testing::ValuesIn(c_lease_cases, c_lease_cases + c_lease_cases_count),
                          name_of_case);
 INSTANTIATE_TEST_SUITE_P(Graphs, CCase,
                          testing::ValuesIn(c_graph_cases, c_graph_cases + c_graph_cases_count),

@@ -26,7 +26,7 @@ static void destroy(void* user, void* resource) {
 static escrow_resource_functions const functions = {&made, &make, &recycle, &destroy};
 
 static escrow_pool* new_pool(size_t slots_max) {
-  escrow_options options = {sizeof options, "c pool", NULL, slots_max, 0, 0, 0, 0, 0, 0};
+  escrow_options options = {.size = sizeof options, .label = "c pool", .slots_max = slots_max};
   escrow_pool* pool = NULL;
   made = recycled = ended = 0;
   answer = cudaSuccess;
@@ -105,7 +105,7 @@ static void c_functions_of_a_pool_may_fail(void) {
 }
 
 static void c_pools_refuse_options_of_allocators(void) {
-  escrow_options const options = {sizeof options, NULL, NULL, 0, 1, 0, 0, 0, 0, 0};
+  escrow_options const options = {.size = sizeof options, .bytes_max = 1};
   escrow_resource_functions nothing = {NULL, NULL, NULL, NULL};
   escrow_pool* pool = NULL;
   EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_pool_create(0, &functions, &options, &pool));
@@ -124,7 +124,7 @@ static void c_pools_refuse_options_of_allocators(void) {
 // Graphs. Each sets an integer to a value, in scratch of `memory`.
 
 static escrow_allocator* new_memory(escrow_group* group) {
-  escrow_options options = {sizeof options, "c scratch", NULL, 0, 0, 0, 0, 0, 0, 0};
+  escrow_options options = {.size = sizeof options, .label = "c scratch"};
   options.group = group;
   escrow_allocator* memory = NULL;
   EXPECT_OK(escrow_allocator_create(-1, &options, &memory));
@@ -215,7 +215,7 @@ static void c_graphs_of_a_group_share_scratch(void) {
   escrow_allocator* const memory = new_memory(group);
   cudaGraph_t const first = new_graph(memory, 1, 1);
   cudaGraph_t const second = new_graph(memory, 2, 1);
-  escrow_group_stats stats = {sizeof stats, 0, 0, 0, 0, 0};
+  escrow_group_stats stats = {.size = sizeof stats};
   EXPECT_OK(escrow_group_statistics(group, &stats));
   EXPECT(stats.slots == 1 && stats.bytes == 256 && stats.unordered == 2);
   escrow_exec* exec = NULL;
@@ -336,7 +336,7 @@ static void c_null_is_refused_for_graphs(void) {
   escrow_group* group = NULL;
   escrow_exec* exec = NULL;
   escrow_hoisted* held = NULL;
-  escrow_group_stats stats = {sizeof stats, 0, 0, 0, 0, 0};
+  escrow_group_stats stats = {.size = sizeof stats};
   EXPECT_CUDA(cudaGraphCreate(&graph, 0));
   REFUSED(escrow_group_create(NULL, NULL));
   REFUSED(escrow_group_statistics(NULL, &stats));

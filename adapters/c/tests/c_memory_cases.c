@@ -7,7 +7,8 @@
 enum { bytes = 1000 };
 
 static escrow_allocator* new_allocator(size_t bytes_max) {
-  escrow_options options = {sizeof options, "c scratch", NULL, 0, bytes_max, 0, 0, 0, 1, 0};
+  escrow_options options = {
+      .size = sizeof options, .label = "c scratch", .bytes_max = bytes_max, .track_leases = 1};
   escrow_allocator* made = NULL;
   EXPECT_OK(escrow_allocator_create(-1, &options, &made));
   return made;
@@ -150,7 +151,7 @@ static void c_descriptions_are_cut(void) {
 }
 
 static void c_structs_may_be_of_an_older_header(void) {
-  escrow_options options = {0, NULL, NULL, 0, 1, 0, 0, 0, 0, 0};
+  escrow_options options = {.bytes_max = 1};
   escrow_allocator* memory = NULL;
   EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_allocator_create(-1, &options, &memory));
   options.size = sizeof options + 1;
@@ -257,6 +258,9 @@ static void c_null_is_refused_for_memory(void) {
   REFUSED(escrow_allocator_allocate(NULL, NULL, 1, 0, &address));
   REFUSED(escrow_allocator_free(NULL, NULL, NULL));
   REFUSED(escrow_allocator_record_stream(NULL, NULL, &number));
+  REFUSED(escrow_allocator_allocate_for_host(NULL, NULL, 1, 0, &address));
+  REFUSED(escrow_allocator_allocate_kept(NULL, NULL, 1, 0, &address));
+  REFUSED(escrow_allocator_close(NULL, 0, &number));
   REFUSED(escrow_allocator_allocate_sync(NULL, 1, 0, &address));
   REFUSED(escrow_allocator_free_sync(NULL, NULL));
   REFUSED(escrow_allocator_leave_to_graph(NULL, &number));
@@ -265,6 +269,9 @@ static void c_null_is_refused_for_memory(void) {
   REFUSED(escrow_allocator_describe(NULL, NULL, 0, &number));
   EXPECT_OK(escrow_allocator_create(-1, NULL, &memory));
   REFUSED(escrow_allocator_allocate(memory, NULL, 1, 0, NULL));
+  REFUSED(escrow_allocator_allocate_for_host(memory, NULL, 1, 0, NULL));
+  REFUSED(escrow_allocator_allocate_kept(memory, NULL, 1, 0, NULL));
+  REFUSED(escrow_allocator_close(memory, 0, NULL));
   REFUSED(escrow_allocator_allocate_sync(memory, 1, 0, NULL));
   REFUSED(escrow_allocator_leave_to_graph(memory, NULL));
   REFUSED(escrow_allocator_trim(memory, 0, NULL));

@@ -20,12 +20,17 @@ static struct {
 
 static void nothing(void) {}
 static void allocator(void) {
-  escrow_options options = {sizeof options, "faults", NULL, 0, 0, 0, 0, 0, 1, 0};
+  escrow_options options = {.size = sizeof options, .label = "faults", .track_leases = 1};
   options.group = all.group;
   EXPECT_OK(escrow_allocator_create(-1, &options, &all.allocator));
 }
 static void memory(void) {
   allocator();
+  EXPECT_OK(escrow_allocator_allocate(all.allocator, c_stream(0), 1, 0, &all.memory));
+}
+static void two_memories(void) {
+  memory();
+  EXPECT_OK(escrow_allocator_free(all.allocator, c_stream(0), all.memory));
   EXPECT_OK(escrow_allocator_allocate(all.allocator, c_stream(0), 1, 0, &all.memory));
 }
 static void begin_capture(void) {
@@ -58,6 +63,15 @@ static void lease(void) {
   pool();
   EXPECT_OK(escrow_pool_claim(all.pool, c_stream(0), &all.lease));
 }
+static void capturing_pool(void) {
+  pool();
+  begin_capture();
+}
+static void lease_after_its_capture(void) {
+  capturing_pool();
+  EXPECT_OK(escrow_pool_claim(all.pool, c_stream(0), &all.lease));
+  end_capture();
+}
 static void graph(void) {
   EXPECT_OK(escrow_group_create(NULL, &all.group));
   captured_memory();
@@ -87,6 +101,22 @@ static escrow_status create_allocator(void) {
 static escrow_status allocate(void) {
   return escrow_allocator_allocate(all.allocator, c_stream(0), 1, 0, &all.memory);
 }
+static escrow_status allocate_for_host(void) {
+  return escrow_allocator_allocate_for_host(all.allocator, c_stream(0), 1, 0, &all.memory);
+}
+static escrow_status allocate_kept(void) {
+  return escrow_allocator_allocate_kept(all.allocator, c_stream(0), 1, 0, &all.memory);
+}
+static escrow_status allocate_sync(void) {
+  return escrow_allocator_allocate_sync(all.allocator, 1, 0, &all.memory);
+}
+static escrow_status record_stream(void) {
+  return escrow_allocator_record_stream(all.allocator, c_stream(1), all.memory);
+}
+static escrow_status close_allocator(void) {
+  size_t holders = 0;
+  return escrow_allocator_close(all.allocator, 0, &holders);
+}
 static escrow_status free_it(void) {
   escrow_status const status = escrow_allocator_free(all.allocator, c_stream(0), all.memory);
   if (status == ESCROW_OK) all.memory = NULL;
@@ -102,6 +132,29 @@ static escrow_status create_pool(void) {
 }
 static escrow_status claim(void) {
   return escrow_pool_claim(all.pool, c_stream(0), &all.lease);
+}
+static escrow_status claim_for_host(void) {
+  return escrow_pool_claim_for_host(all.pool, c_stream(0), &all.lease);
+}
+static escrow_status claim_kept(void) {
+  return escrow_pool_claim_kept(all.pool, c_stream(0), &all.lease);
+}
+static escrow_status close_pool(void) {
+  size_t holders = 0;
+  return escrow_pool_close(all.pool, 0, &holders);
+}
+static escrow_status record_lease(void) {
+  return escrow_lease_record_stream(all.lease, c_stream(1));
+}
+static escrow_status leave_lease(void) {
+  escrow_status const status = escrow_lease_leave_to_graph(all.lease);
+  if (status == ESCROW_OK) all.lease = NULL;
+  return status;
+}
+static escrow_status destroy_lease(void) {
+  escrow_lease_destroy(all.lease);
+  all.lease = NULL;
+  return ESCROW_OK;
 }
 static escrow_status release(void) {
   escrow_status const status = escrow_lease_release(all.lease, c_stream(0));
@@ -191,12 +244,28 @@ c_operation const c_operations[] = {
     {"escrow_allocator_create", &nothing, &create_allocator, &end},
     {"escrow_allocator_allocate", &allocator, &allocate, &end},
     {"escrow_allocator_allocate, captured", &capturing_allocator, &allocate, &end},
+    {"escrow_allocator_allocate_for_host", &allocator, &allocate_for_host, &end},
+    {"escrow_allocator_allocate_for_host, captured", &capturing_allocator, &allocate_for_host,
+     &end},
+    {"escrow_allocator_allocate_kept", &allocator, &allocate_kept, &end},
+    {"escrow_allocator_allocate_kept, captured", &capturing_allocator, &allocate_kept, &end},
+    {"escrow_allocator_allocate_sync", &allocator, &allocate_sync, &end},
+    {"escrow_allocator_record_stream", &two_memories, &record_stream, &end},
+    {"escrow_allocator_close", &memory, &close_allocator, &end},
     {"escrow_allocator_free", &memory, &free_it, &end},
     {"escrow_allocator_free, captured", &captured_memory, &free_it, &end},
     {"escrow_allocator_leave_to_graph", &captured_memory, &leave, &end},
     {"escrow_pool_create", &nothing, &create_pool, &end},
     {"escrow_pool_claim", &pool, &claim, &end},
+    {"escrow_pool_claim_for_host", &pool, &claim_for_host, &end},
+    {"escrow_pool_claim_for_host, captured", &capturing_pool, &claim_for_host, &end},
+    {"escrow_pool_claim_kept", &pool, &claim_kept, &end},
+    {"escrow_pool_claim_kept, captured", &capturing_pool, &claim_kept, &end},
+    {"escrow_pool_close", &lease, &close_pool, &end},
+    {"escrow_lease_record_stream", &lease, &record_lease, &end},
     {"escrow_lease_release", &lease, &release, &end},
+    {"escrow_lease_leave_to_graph", &lease_after_its_capture, &leave_lease, &end},
+    {"escrow_lease_destroy", &lease, &destroy_lease, &end},
     {"escrow_retire", &nothing, &retire, &end_retired},
     {"escrow_retire, captured", &begin_capture, &retire, &end_retired},
     {"escrow_retire_now", &nothing, &retire_now, &end_retired},

@@ -14,6 +14,10 @@ typedef struct c_case {
 } c_case;
 extern c_case const c_memory_cases[];
 extern size_t const c_memory_cases_count;
+extern c_case const c_order_cases[];
+extern size_t const c_order_cases_count;
+extern c_case const c_lease_cases[];
+extern size_t const c_lease_cases_count;
 extern c_case const c_graph_cases[];
 extern size_t const c_graph_cases_count;
 
@@ -37,7 +41,7 @@ bool c_expect_status(escrow_status got, escrow_status expected, char const* text
 bool c_wait_until(bool (*condition)(void));
 // True if it is false for a while.
 bool c_stays_false(bool (*condition)(void));
-cudaStream_t c_stream(int number);  // 0 or 1: a stream that lives as long as the program
+cudaStream_t c_stream(int number);  // 0 to 2: a stream that lives as long as the program
 void c_sync(int number);
 // Work on the stream does not end until c_go().
 void c_hold_up(cudaStream_t stream);

@@ -151,6 +151,52 @@ TEST(Gil, IsLetGoWhileALaunchWaitsForItsTurnAndIsAsBeforeInItsCall) {
   escrow_group_destroy(options.group);
 }
 
+/// Notes whether it has the lock.
+cudaError_t make_and_note_lock(void* had_gil, void** resource) {
+  *static_cast<bool*>(had_gil) = has_gil;
+  *resource = had_gil;
+  return cudaSuccess;
+}
+
+/// As a host function of Python's, for which the work behind it waits.
+void CUDART_CB run_python(void* /*unused*/) {
+  std::lock_guard const lock(gil);
+}
+
+TEST(Gil, IsLetGoWhileAClaimWaitsForWorkAndIsAsBeforeInTheFunctionsOfAPool) {
+  owned_stream const one = make_stream();
+  owned_stream const two = make_stream();
+  bool had_gil = false;
+  escrow_resource_functions const functions{&had_gil, &make_and_note_lock, nullptr, nullptr};
+  escrow_options options{};
+  options.size = sizeof options;
+  options.slots_max = 1;
+  escrow_allocator* memory = nullptr;
+  escrow_pool* pool = nullptr;
+  ASSERT_EQ(escrow_allocator_create(-1, &options, &memory), ESCROW_OK) << escrow_last_error();
+  ASSERT_EQ(escrow_pool_create(-1, &functions, &options, &pool), ESCROW_OK) << escrow_last_error();
+  void* address = nullptr;
+  escrow_lease* lease = nullptr;
+  take_gil();
+  EXPECT_EQ(escrow_allocator_allocate(memory, one, 1, 0, &address), ESCROW_OK);
+  EXPECT_EQ(escrow_pool_claim(pool, one, &lease), ESCROW_OK);
+  EXPECT_TRUE(had_gil) << "it is taken back for the pool's functions";
+  must(cudaLaunchHostFunc(one, &run_python, nullptr));
+  EXPECT_EQ(escrow_allocator_free(memory, one, address), ESCROW_OK);
+  EXPECT_EQ(escrow_allocator_allocate_for_host(memory, two, 1, 0, &address), ESCROW_OK)
+      << escrow_last_error();
+  EXPECT_TRUE(has_gil) << "it is taken back";
+  EXPECT_EQ(escrow_allocator_free(memory, two, address), ESCROW_OK);
+  must(cudaLaunchHostFunc(one, &run_python, nullptr));
+  EXPECT_EQ(escrow_lease_release(lease, one), ESCROW_OK);
+  EXPECT_EQ(escrow_pool_claim_for_host(pool, two, &lease), ESCROW_OK) << escrow_last_error();
+  EXPECT_TRUE(has_gil);
+  EXPECT_EQ(escrow_lease_release(lease, two), ESCROW_OK);
+  let_gil_go();
+  escrow_pool_destroy(pool);
+  escrow_allocator_destroy(memory);
+}
+
 TEST(Gil, IsLetGoWhileACallWaitsForADestructor) {
   take_gil();
   auto const drop = [](void*) { std::lock_guard const lock(gil); };

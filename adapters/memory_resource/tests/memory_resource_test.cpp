@@ -1,4 +1,5 @@
 // A memory resource for CCCL: in captures and outside, by value and by reference, and what fails.
+#include <cstring>
 #include <limits>
 #include <new>
 
@@ -47,6 +48,47 @@ TEST_F(MemoryResource, WithoutAStreamMayBeUsedOnAllAndDisturbsNoCapture) {
   resource.deallocate_sync(memory, size, alignment);
   EXPECT_EQ(bytes_in_graphs(), 0U);
   must(captured.end());
+}
+
+TEST_F(MemoryResource, OfPinnedMemoryGivesWhatNoWorkUses) {
+  memory_resource pinned(stream_allocator(options(8), {.source = memory_source::pinned_host()}));
+  cuda::stream_ref const stream(one.get());
+  void* const busy = pinned.allocate(stream, size);
+  hold_up(one);
+  pinned.deallocate(stream, busy, size);
+  void* const first = pinned.allocate(stream, size);
+  EXPECT_NE(first, busy);
+  void* const second = pinned.allocate_sync(size);
+  EXPECT_NE(second, busy);
+  std::memset(first, 1, size);
+  std::memset(second, 1, size);
+  pinned.deallocate(stream, first, size);
+  pinned.deallocate_sync(second, size);
+  flag.raise();
+  sync(one);
+}
+
+TEST_F(MemoryResource, IsDeallocatedInACallback) {
+  struct request {
+    memory_resource from;
+    cudaStream_t stream;
+    void* memory;
+  };
+  for (cudaStream_t const stream : {cudaStream_t{one}, cudaStream_t{nullptr}}) {
+    request its{resource, stream, filled(resource, stream, 1)};
+    must(cudaLaunchHostFunc(
+        stream,
+        [](void* ended) {
+          auto& [from, on, memory] = *static_cast<request*>(ended);
+          free_on(from, on, memory);
+        },
+        &its));
+    must(cudaStreamSynchronize(stream));
+    void* const next = filled(resource, stream, 2);  // given the stream, it records
+    EXPECT_EQ(next, its.memory);
+    free_on(resource, stream, next);
+    EXPECT_EQ(bytes_in_use(), 0U);
+  }
 }
 
 TEST_F(MemoryResource, ACaptureAddsNoMemoryNodesAndItsGraphKeepsTheMemory) {

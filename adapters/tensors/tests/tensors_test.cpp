@@ -4,6 +4,7 @@
 #include <tvm/ffi/extra/c_env_api.h>
 
 #include <array>
+#include <cstring>
 #include <escrow/tensor_allocator.hpp>
 #include <limits>
 #include <thread>
@@ -97,6 +98,61 @@ TEST_F(Tensors, AreFreedByTheirDeleterInTheOrderOfTheirStream) {
   flag.raise();
   sync(two);
   alone.deallocate(two, data);
+}
+
+TEST_F(Tensors, OfPinnedMemoryAreWrittenByTheHostAtOnce) {
+  stream_allocator pinned(options(8), {.source = memory_source::pinned_host()});
+  std::int64_t size = 1024;
+  DLTensor const prototype{nullptr, {kDLCUDAHost, 0}, 1, {kDLInt, 8, 1}, &size, nullptr, 0};
+  DLManagedTensorVersioned* const first = make_dlpack_tensor(pinned, one, prototype);
+  void* const data = first->dl_tensor.data;
+  hold_up(one);
+  first->deleter(first);
+  DLManagedTensorVersioned* const second = make_dlpack_tensor(pinned, one, prototype);
+  EXPECT_EQ(second->dl_tensor.device.device_type, kDLCUDAHost);
+  EXPECT_NE(second->dl_tensor.data, data);
+  std::memset(second->dl_tensor.data, 1, 1024);
+  second->deleter(second);
+  expect_error<usage_error>([&] { return make_dlpack_tensor(memory, one, prototype); },
+                            {"is pinned memory, and `memory` has none"});
+  EXPECT_EQ(in_use(), 0U);
+  flag.raise();
+  sync(one);
+}
+
+TEST_F(Tensors, AreDeletedInACallback) {
+  std::int64_t size = 256;
+  DLTensor const prototype{nullptr, {kDLCUDA, 0}, 1, floats, &size, nullptr, 0};
+  for (cudaStream_t const stream : {cudaStream_t{one}, cudaStream_t{nullptr}}) {
+    DLManagedTensorVersioned* const made = make_dlpack_tensor(memory, stream, prototype);
+    void* const data = made->dl_tensor.data;
+    must(cudaLaunchHostFunc(
+        stream,
+        [](void* ended) {
+          auto* const its = static_cast<DLManagedTensorVersioned*>(ended);
+          its->deleter(its);
+        },
+        made));
+    must(cudaStreamSynchronize(stream));
+    DLManagedTensorVersioned* const next = make_dlpack_tensor(memory, stream, prototype);
+    EXPECT_EQ(next->dl_tensor.data, data);  // given the stream, it records
+    next->deleter(next);
+    EXPECT_EQ(in_use(), 0U);
+  }
+}
+
+TEST_F(Tensors, AreKeptByALaterCaptureThatRecordsThem) {
+  DLManagedTensorVersioned* const made = make({256}).release();
+  void* const data = made->dl_tensor.data;
+  {
+    owned_graph const graph = captured_plainly([&](cudaStream_t on) {
+      memory.record_stream(on, data);
+      must(cudaMemsetAsync(data, 1, 1024, on));
+    });
+    made->deleter(made);
+    EXPECT_NE(make({256})->dl_tensor.data, data);
+  }
+  EXPECT_TRUE(wait_until([&] { return memory.pool().stats().bytes_in_graphs == 0; }));
 }
 
 TEST_F(Tensors, RefuseAThreadsStreamSinceAnotherThreadMayDeleteThem) {

@@ -11,12 +11,13 @@ try:  # first: it loads the CUDA runtime that it comes with
 except ImportError:  # all but allocator(), mem_pool(), install() and Graph work without; the current device is 0
     torch = None
 
-__all__ = ["Graph", "allocator", "configure", "install", "mem_pool", "stats", "trim"]
+__all__ = ["Graph", "allocator", "configure", "install", "kept", "mem_pool", "stats", "trim"]
 
 _POINTER = ctypes.c_void_p
 _SIGNATURES = {
     "error": (ctypes.c_char_p, ()),
     "configure": (ctypes.c_int, (ctypes.c_int, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int)),
+    "keep": (ctypes.c_int, (ctypes.c_int,)),
     "stats": (ctypes.c_char_p, (ctypes.c_int,)),
     "trim": (ctypes.c_longlong, (ctypes.c_int, ctypes.c_size_t)),
     "hoist": (_POINTER, (_POINTER,)),
@@ -95,6 +96,24 @@ def mem_pool(**arguments):
     return torch.cuda.MemPool(_segments().allocator(), **arguments)
 
 
+@contextlib.contextmanager
+def kept():
+    """In a capture: memory that this thread allocates has its content until the graph is launched again.
+
+        with graph.capture():
+            hidden = model(input)
+            with escrow_torch.kept():
+                output = hidden.clone()
+
+    No other graph of the group overwrites it, and no later tensor of the capture. For results alone: all else shares.
+    """
+    was_kept = _call("keep", 1)
+    try:
+        yield
+    finally:
+        _call("keep", was_kept)
+
+
 def stats(device=None):
     """Statistics of the device's memory, of its sharing group if it has one, and of Escrow's deleter."""
     return json.loads(_call("stats", _device(device)))
@@ -142,8 +161,8 @@ class Graph:
         graph.replay()
 
     Each launch waits, on the GPU, for the last launch of any graph of the device's group (configure). What a launch
-    left in memory that was allocated in the capture is lost at the next launch of another graph of the group: copy
-    results before, or have the capture write them to a tensor that was made before it.
+    left in memory that was allocated in the capture is lost at the next launch of another graph of the group: have the
+    capture write results to memory of kept(), or to a tensor that was made before it, or copy them before.
     """
 
     def __init__(self):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The Python module on the simulated runtime, with the part of PyTorch that it calls."""
+import contextlib
 import pathlib
 import subprocess
 import sys
@@ -116,6 +117,17 @@ class GraphOfPyTorch(unittest.TestCase):
                     with self.assertRaisesRegex(RuntimeError, "inside its own launch"):  # the turn cannot end in the capture
                         graph.replay()
                     fake_torch.stream_now = first
+
+    def test_keeps_results_from_other_graphs(self):
+        for _ in self.each_kind():
+            graph = escrow_torch.Graph()
+            with graph.capture(), contextlib.suppress(ValueError), escrow_torch.kept():
+                fake_torch.use_memory(fake_torch.stream_now.cuda_stream, SIZE)
+                fail(graph)
+            other = captured(escrow_torch.Graph())
+            self.assertEqual(escrow_torch.stats()["memory"]["bytes_in_graphs"], 2 * SIZE)
+            del graph, other
+            self.tearDown()
 
     def test_may_live_as_long_as_the_interpreter(self):
         program = """

@@ -1,5 +1,6 @@
 // What PyTorch and the Python module call: memory in captures and out of them, and its errors.
 #include <escrow/nodes.hpp>
+#include <functional>
 #include <thread>
 
 #include "escrow_torch.hpp"
@@ -78,14 +79,79 @@ TEST_F(TorchFunctions, GiveMemoryAgainAfterTheWorkOnItsStreams) {
   free(second, one);
 }
 
-TEST_F(TorchFunctions, RecordNoStreamForOtherMemoryOrInACaptureOfOtherMemory) {
-  void* const eager = allocate(one);
+TEST_F(TorchFunctions, FreeMemoryInACallback) {
+  for (cudaStream_t const stream : {cudaStream_t{one}, cudaStream_t{nullptr}}) {
+    void* const memory = allocate(stream);
+    std::function<void()> end = [&] { free(memory, stream); };
+    must(cudaLaunchHostFunc(
+        stream, [](void* its) { (*static_cast<std::function<void()>*>(its))(); }, &end));
+    sync(stream);
+    EXPECT_EQ(allocate(stream), memory);  // given the stream, it records
+    free(memory, stream);
+  }
+}
+
+TEST_F(TorchFunctions, OrderARecordedStreamAfterTheEarlierUsers) {
+  constexpr std::size_t most = bytes_max * 3 / 4;
+  void* const first = escrow_torch_allocate(most, 0, two);
+  hold_up(two);
+  escrow_torch_free(first, most, 0, two);
+  void* const second = escrow_torch_allocate(most, 0, one);
+  ASSERT_EQ(second, first);
+  escrow_torch_record_stream(second, three);
+  EXPECT_TRUE(stays_busy(three));
+  flag.raise();
+  escrow_torch_free(second, most, 0, one);
+}
+
+TEST_F(TorchFunctions, RecordNoStreamForOtherMemory) {
+  free(allocate(one), one);
   escrow_torch_record_stream(cells.data(), two);
   capture captured{two, cudaStreamCaptureModeGlobal};
-  escrow_torch_record_stream(eager, two);
+  escrow_torch_record_stream(cells.data(), two);
   EXPECT_TRUE(captured.is_active());
   must(captured.end());
+}
+
+TEST_F(TorchFunctions, GiveAGraphTheMemoryThatIsRecordedInItsCapture) {
+  void* const eager = allocate(one);
+  owned_graph const graph = captured_plainly([&](cudaStream_t on) {
+    escrow_torch_record_stream(eager, on);
+    must(cudaMemsetAsync(eager, 1, size, on));
+  });
   free(eager, one);
+  void* const other = allocate(one);
+  EXPECT_NE(other, eager);
+  free(other, one);
+}
+
+TEST_F(TorchFunctions, RefuseToRecordAStreamOutsideOfTheMemorysCapture) {
+  capture captured{one, cudaStreamCaptureModeThreadLocal};
+  void* const memory = allocate(one);
+  expect_error<usage_error>([&] { escrow_torch_record_stream(memory, two); },
+                            {"`stream` is not part of the capture"});
+  EXPECT_TRUE(captured.is_active());
+  free(memory, one);
+  must(captured.end());
+}
+
+TEST_F(TorchFunctions, KeepResultsFromTheOtherGraphsOfTheGroup) {
+  void* output = nullptr;
+  owned_graph const first = captured_plainly([&](cudaStream_t on) {
+    EXPECT_EQ(escrow_torch_keep(1), 0);
+    output = allocate(on);
+    EXPECT_EQ(escrow_torch_keep(0), 1);
+    free(output, on);
+    void* const scratch = allocate(on);
+    EXPECT_NE(scratch, output);
+    free(scratch, on);
+  });
+  owned_graph const second = captured_plainly([&](cudaStream_t on) {
+    void* const scratch = allocate(on);
+    EXPECT_NE(scratch, output);
+    free(scratch, on);
+  });
+  EXPECT_TRUE(contains(escrow_torch_stats(0), R"("bytes_in_graphs": 8192)"));
 }
 
 TEST_F(TorchFunctions, RefuseToRecordTheLegacyStreamBesideACapture) {

@@ -84,7 +84,7 @@ escrow_status escrow_worker_statistics(escrow_worker_stats* stats);
 // destroys it, or it is leaked and counted, since work may use it. Do not launch what was captured.
 typedef void (*escrow_destroy)(void* object);
 escrow_status escrow_retire(cudaStream_t stream, escrow_destroy destroy, void* object);
-// The same, as soon as possible: for an object that no GPU work uses.
+// The same, as soon as possible: for an object that no GPU work uses. Also in CUDA callbacks.
 escrow_status escrow_retire_now(escrow_destroy destroy, void* object);
 // The same, when `graph`, its clones and execs are destroyed and their launches done.
 escrow_status escrow_retire_with_graph(cudaGraph_t graph, escrow_destroy destroy, void* object);
@@ -105,6 +105,7 @@ typedef struct escrow_group_stats {
   uint64_t launches;      // of escrow_exec, and calls of escrow_hoisted_launch()
   uint64_t stream_waits;  // launches that waited, in their stream, for another stream's
   uint64_t unordered;     // graphs whose launches nothing orders
+  uint64_t outliving;     // leases that outlive their capture, whose memory other graphs overwrite
 } escrow_group_stats;
 escrow_status escrow_group_statistics(escrow_group* group, escrow_group_stats* stats);
 
@@ -122,6 +123,16 @@ typedef struct escrow_options {
   // Not 0: the caller promises what pool_options says (escrow/pool/resource_pool.hpp), that streams
   // outlive the pool above all. Releases are cheaper then.
   int streams_outlive_pool;
+  // How long a claim that finds no memory may block the host while the worker has something to
+  // destroy; 0: 100 ms.
+  uint64_t reclaim_wait_max_ns;
+  int host_ordered;  // not 0: each claim is as ..._for_host(); a pool then has no `recycle`
+  // Not 0: what captures claim stays until escrow_allocator_close() or escrow_pool_close(), so that
+  // graphs have no user object, which slows plain launches. Without a close it is leaked.
+  int held_until_closed;
+  // Not 0: an allocator's memory is pinned, for staging: the host writes it, so each allocation is
+  // as escrow_allocator_allocate_for_host().
+  int pinned_host;
 } escrow_options;
 
 // Scratch memory of one device, by its address. Freed memory serves later allocations.
@@ -140,17 +151,29 @@ void escrow_allocator_destroy(escrow_allocator* allocator);
 // graph, which nothing uses.
 escrow_status escrow_allocator_allocate(escrow_allocator* allocator, cudaStream_t stream,
                                         size_t bytes, size_t alignment, void** memory);
+// The same for memory that the host writes or reads at once: no GPU work uses it any more. May
+// block the host until that is so, for at most `capture_wait_max_ns`. In a capture no other claim
+// and no other graph gets it; the host's order ends with the first launch.
+escrow_status escrow_allocator_allocate_for_host(escrow_allocator* allocator, cudaStream_t stream,
+                                                 size_t bytes, size_t alignment, void** memory);
+// The same as escrow_allocator_allocate() for memory that stays after its capture, as a graph's
+// output: no other claim of the capture, and no other graph of the group, gets it while its graph
+// exists.
+escrow_status escrow_allocator_allocate_kept(escrow_allocator* allocator, cudaStream_t stream,
+                                             size_t bytes, size_t alignment, void** memory);
 // Frees after the work on `stream` so far. All uses must be ordered before that. `memory` may be
-// null.
+// null. In a CUDA callback `stream` is that of the allocation.
 escrow_status escrow_allocator_free(escrow_allocator* allocator, cudaStream_t stream, void* memory);
-// The memory is used on `stream`, too, until it is freed; memory of a capture only while the stream
+// The memory is used on `stream`, too, until it is freed. Work on `stream` after this call comes
+// after the earlier users of the memory, and the free waits for it. If `stream` captures, and the
+// memory is of before that, its graph keeps the memory. Memory of a capture: only while the stream
 // of its allocation is alive. Not concurrently with the memory's end.
 escrow_status escrow_allocator_record_stream(escrow_allocator* allocator, cudaStream_t stream,
                                              void* memory);
 // Memory that any stream may use at once: may block the host.
 escrow_status escrow_allocator_allocate_sync(escrow_allocator* allocator, size_t bytes,
                                              size_t alignment, void** memory);
-// Frees memory whose uses are done. `memory` may be null.
+// Frees memory whose uses are done, also in CUDA callbacks. `memory` may be null.
 escrow_status escrow_allocator_free_sync(escrow_allocator* allocator, void* memory);
 // Memory that was allocated in a capture, and that only this graph uses, is free when the graph is
 // gone: no later allocation in the capture gets it.
@@ -159,6 +182,13 @@ escrow_status escrow_allocator_leave_to_graph(escrow_allocator* allocator, void*
 // cudaFree does.
 escrow_status escrow_allocator_trim(escrow_allocator* allocator, size_t keep_bytes,
                                     size_t* freed_bytes);
+
+// Refuses allocations from now on, frees what is free, and waits at most `timeout_ns` for the rest.
+// `holders`: how many hold something then, which escrow_allocator_describe() names; 0: all is
+// freed. Of an allocator that is `held_until_closed` the caller says that no exec of its graphs is
+// launched any more, and that all launches but those of escrow_exec have ended.
+escrow_status escrow_allocator_close(escrow_allocator* allocator, uint64_t timeout_ns,
+                                     size_t* holders);
 
 typedef struct escrow_allocator_stats {
   size_t size;     // sizeof(escrow_allocator_stats)
@@ -183,7 +213,7 @@ escrow_status escrow_allocator_describe(escrow_allocator* allocator, char* text,
 // What a pool calls, with its device current; several threads may, concurrently. cudaSuccess, or
 // what the claim returns as escrow_last_cuda_error().
 typedef struct escrow_resource_functions {
-  void* user;  // the first argument of each
+  void* user;  // the first argument of each; called with Python's GIL or without, as the claim was
   cudaError_t (*make)(void* user, void** resource);
   // Prepares a used resource for its next use, with work on the stream. May be null.
   cudaError_t (*recycle)(void* user, void* resource, cudaStream_t stream);
@@ -200,11 +230,26 @@ void escrow_pool_destroy(escrow_pool* pool);
 // The right to use a resource. May outlive its pool.
 typedef struct escrow_lease escrow_lease;
 escrow_status escrow_pool_claim(escrow_pool* pool, cudaStream_t stream, escrow_lease** lease);
+// As escrow_allocator_allocate_for_host(); refused if the pool has a `recycle`.
+escrow_status escrow_pool_claim_for_host(escrow_pool* pool, cudaStream_t stream,
+                                         escrow_lease** lease);
+// As escrow_allocator_allocate_kept().
+escrow_status escrow_pool_claim_kept(escrow_pool* pool, cudaStream_t stream, escrow_lease** lease);
 escrow_status escrow_lease_resource(escrow_lease* lease, void** resource);
-// The resource is used on `stream`, too, until the release.
+// As escrow_allocator_record_stream().
 escrow_status escrow_lease_record_stream(escrow_lease* lease, cudaStream_t stream);
-// Ends the lease, after the work on `stream` so far, and frees the handle, unless it fails.
+// Ends the lease, after the work on `stream` so far, and frees the handle, unless it fails. In a
+// CUDA callback `stream` is that of the claim.
 escrow_status escrow_lease_release(escrow_lease* lease, cudaStream_t stream);
+// Ends a lease of a capture that is over, and frees the handle, unless it fails: the graph keeps
+// the resource until its end. Its streams may be gone. Refused for one that is not of a capture, or
+// was told of a stream after it.
+escrow_status escrow_lease_leave_to_graph(escrow_lease* lease);
+// Ends the lease on the stream of its claim, which is alive, also in a `destroy` and in a CUDA
+// callback. Errors go to on_error.
+void escrow_lease_destroy(escrow_lease* lease);
+// As escrow_allocator_close().
+escrow_status escrow_pool_close(escrow_pool* pool, uint64_t timeout_ns, size_t* holders);
 
 typedef struct escrow_pool_stats {
   size_t size;         // sizeof(escrow_pool_stats)

@@ -25,6 +25,11 @@ namespace escrow::inline v0_1 {
 //   destructor of the same copy.
 // Lifetime: copies share the memory, which ends with the last copy of the stream_allocator: see
 //   there for memory that is allocated then. A cuda::mr::resource_ref keeps no copy.
+// Order: memory is for use in the order of `stream`; tell memory().record_stream() of another
+// stream
+//   before its work. Memory of a pinned source is the host's at once, from both kinds of
+//   allocation, and has the property device_accessible only. For results that other graphs of a
+//   group do not overwrite: memory().allocate_kept().
 // Capture: allocations and deallocations work in a capture, whose graph keeps the memory, and add
 //   no node. What a capture allocated may be deallocated in it, on another of its streams, eagerly
 //   later, or never: the graph has it once the last copy has ended.
@@ -47,7 +52,8 @@ class memory_resource {
     require_possible(bytes);
     return memory_.allocate(stream, bytes, alignment);
   }
-  // Frees it after the work on `stream` so far. All uses must be ordered before that.
+  // Frees it after the work on `stream` so far, and on recorded ones. Other uses must be ordered
+  // before that. In a CUDA callback `stream` is that of the allocation.
   void deallocate(cuda::stream_ref stream, void* memory, std::size_t /*bytes*/,
                   std::size_t /*alignment*/ = stream_allocator::default_alignment) noexcept {
     memory_.deallocate_or_report(stream, memory);
@@ -59,7 +65,7 @@ class memory_resource {
     require_possible(bytes);
     return memory_.allocate(bytes, alignment);
   }
-  // Frees it. The work that used it must be done.
+  // Frees it. The work that used it must be done. Also in CUDA callbacks.
   void deallocate_sync(void* memory, std::size_t /*bytes*/,
                        std::size_t /*alignment*/ = stream_allocator::default_alignment) noexcept {
     memory_.deallocate_or_report(memory);

@@ -12,20 +12,24 @@
 namespace escrow::inline v0_1 {
 
 // A contiguous tensor of the prototype's `shape` and `dtype` in memory of `memory`, not
-// initialized, for use in `stream`'s order. The prototype's other members are ignored.
+// initialized, for use in `stream`'s order. If the prototype's device is {kDLCUDAHost, 0}, pinned
+// memory, no GPU work uses it any more: the host writes it, as in allocate_for_host(). The
+// prototype's other members are ignored.
 //   Thread safety: any thread. While a tensor is deleted, no other thread may begin or end a
-//     capture of `stream`, unless the worker deletes it: a reference that a graph or deleter kept
-//     was the last.
+//     capture of `stream`, unless the worker or a CUDA callback deletes it.
 //   Lifetime: the tensor's deleter, on any thread, frees the memory after the work on `stream` so
 //     far: `stream` must be alive then, and other streams' work on the tensor ordered before. In a
-//     capture of `stream` that the tensor is not of, or on the worker, the record is deferred (see
-//     lease). The memory is then free once `memory` is next given `stream` outside of captures, and
-//     once that graph is gone. Keep both until then. The tensor keeps a copy of `memory`.
+//     capture of `stream` that the tensor is not of, on the worker, or in a CUDA callback, the
+//     record is deferred (see lease). The memory is then free once `memory` is next given `stream`
+//     outside of captures, and once that graph is gone. Keep both until then. The tensor keeps a
+//     copy of `memory`.
 //   Capture: as stream_allocator. In a capture, the graph keeps the memory of the tensor until it,
 //     its clones and execs are destroyed and their launches done, also if the tensor was deleted
-//     before. Each later capture that uses the same tensor must hold it, too: copy a reference to
-//     it into deleter::retire(stream, reference).
-//   Errors: usage_error for a negative or too large shape, for a prototype of another device, and
+//     before. Each later capture that uses the same tensor holds it by
+//     memory.record_stream(stream, data), or by a copy of a reference in deleter::retire(stream,
+//     reference).
+//   Errors: usage_error for a negative or too large shape, for a prototype of another device or of
+//     pinned memory that `memory` does not have, and
 //     for cudaStreamPerThread, which the deleter's thread may not have; as stream_allocator. The
 //     deleter reports to on_error.
 [[nodiscard]] DLManagedTensorVersioned* make_dlpack_tensor(

@@ -62,9 +62,9 @@ class ESCROW_API stream_allocator {
 
   // Frees `memory` after the work on `stream` so far. All uses must be ordered before that. The
   // stream of its allocation may be gone, unless `stream` captures and the memory is from outside
-  // of that capture. Null does nothing. If it throws, the memory is still allocated. If CUDA
-  // refuses an event, the memory is free once it can be recorded (see lease), and on_error gets the
-  // error.
+  // of that capture. In a CUDA callback `stream` is that of the allocation. Null does nothing. If
+  // it throws, the memory is still allocated. If CUDA refuses an event, the memory is free once it
+  // can be recorded (see lease), and on_error gets the error.
   void deallocate(stream_ref stream, void* memory,
                   source_location where = source_location::current());
   // For memory whose work is known to be done: does not wait for any, and the memory is free at once.
@@ -75,7 +75,8 @@ class ESCROW_API stream_allocator {
   void deallocate_or_report(void* memory,
                             source_location where = source_location::current()) noexcept;
 
-  // The memory is used on `stream` too, as lease::record_stream; memory of a capture only while the
+  // The memory is used on `stream` too, as lease::record_stream: also a graph gets memory of before
+  // its capture, if `stream` captures. Memory of a capture only while the
   // stream of its allocation is alive. Takes a lock; not concurrently with the memory's end.
   void record_stream(stream_ref stream, void* memory,
                      source_location where = source_location::current());
@@ -83,6 +84,9 @@ class ESCROW_API stream_allocator {
   // Memory that was allocated in a capture, and that only this graph uses, is the graph's from now
   // on: no later claim of the capture gets it, and it is free when the graph is gone.
   void leave_to_graph(void* memory, source_location where = source_location::current());
+
+  // Whether `memory` is allocated here now. Any thread; takes a lock.
+  [[nodiscard]] bool is_allocated(void const* memory) const noexcept;
 
   // The pool, for trim(), stats(), holders() and the like. Lives as long as any copy.
   [[nodiscard]] scratch_pool& pool() const noexcept;
