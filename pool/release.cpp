@@ -88,7 +88,7 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream) {
 
 void slot_pool::release_at_end(claimed_slot& lease) noexcept {
   state& in = *lease.what->pool_.state_;
-  bool is_refusal = false;  // and so says what is wrong
+  bool is_refusal = false;                    // and so says what is wrong
   for (bool const is_last : {false, true}) {  // the failure may not repeat
     try {
       return release(lease);

@@ -154,7 +154,9 @@ void reclaim_after_closing(world& all) {
 // What is made in the room of a slot comes after all of that is gone. (Elsewhere the lock of the
 // cached events sees to it, too.)
 struct one_room {
-  one_room() { static_cast<void>(slots.try_add(1, [] { return true; })); }
+  one_room() {
+    static_cast<void>(slots.try_add(1, [] { return true; }));
+  }
   slot_count slots;
   int memory = 0;  // plain: two at a time would race
 };
