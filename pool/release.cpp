@@ -89,18 +89,20 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream) {
 
 void slot_pool::release_at_end(claimed_slot& lease) noexcept {
   state& in = *lease.what->pool_.state_;
+  bool is_refusal = false;                    // and so says what is wrong
   for (bool const is_last : {false, true}) {  // the failure may not repeat
     try {
       return release(lease);
     } catch (std::exception const& error) {
       if (lease.what == nullptr) return;  // released and reported
       if (is_last) in.core.report(error);
+      is_refusal = dynamic_cast<usage_error const*>(&error) != nullptr;
     }
   }
-  in.abandon(lease);
+  in.abandon(lease, is_refusal);
 }
 
-void slot_pool::state::abandon(claimed_slot& lease) noexcept {
+void slot_pool::state::abandon(claimed_slot& lease, bool is_told) noexcept {
   capture_info capture;
   try {
     if (lease.local != nullptr) require_stream("lease::~lease", lease.on);
@@ -108,7 +110,8 @@ void slot_pool::state::abandon(claimed_slot& lease) noexcept {
     if (!is_other_thread(lease.on)) {
       static_cast<void>(succeeded(query_recordable(lease.on.handle, capture)));
     }
-  } catch (usage_error const&) {  // the stream was destroyed
+  } catch (usage_error const& error) {  // the stream was destroyed
+    if (!is_told) core.report(error);
     return slot_pool::leak(lease);
   } catch (std::exception const&) {  // treat as not capturing
   }

@@ -149,7 +149,8 @@ struct ESCROW_LOCAL slot_pool::state {
   void release_reclaimed(claimed_slot& lease, stream_use const& on) noexcept;  // in a destructor
   static void forget_captured_uses(slot& used) noexcept;
   void release_captured(claimed_slot& lease, capture_frontier& end);
-  void abandon(claimed_slot& lease) noexcept;  // ends a lease that cannot be released
+  // Ends a lease that cannot be released. `is_told`: a usage_error was reported.
+  void abandon(claimed_slot& lease, bool is_told) noexcept;
   // `may_be_shared`: see capture_reuse::end_lease.
   void end_lease(slot& used, bool may_be_shared = false) noexcept;
   void go_home(slot& idle) noexcept {

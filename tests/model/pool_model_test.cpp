@@ -11,6 +11,7 @@
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/pool/resource_pool.hpp"
 #include "expect_fine.hpp"
+#include "size_class.hpp"
 
 namespace escrow::model {
 namespace {
@@ -136,9 +137,52 @@ void reclaim_beside_growth(world& all) {
   });
 }
 
+// The same for a slot that comes back only then: no list of free slots tells the claim.
+void reclaim_after_closing(world& all) {
+  auto& shared = all.make<leased_pool>("pool");
+  all.thread("claimer", [&shared] { use(shared, 2); });
+  all.thread("closer", [&shared] {
+    shared.close();
+    shared.held.reset();
+    shared.reclaims.poll();
+  });
+  all.at_end([&shared] {
+    require(shared.made.load() == 1, "a closed pool has made a slot in the room of another");
+  });
+}
+
+// What is made in the room of a slot comes after all of that is gone. (Elsewhere the lock of the
+// cached events sees to it, too.)
+struct one_room {
+  one_room() {
+    static_cast<void>(slots.try_add(1, [] { return true; }));
+  }
+  slot_count slots;
+  int memory = 0;  // plain: two at a time would race
+};
+
+void end_beside_growth(world& all) {
+  auto& shared = all.make<one_room>("room");
+  all.thread("owner", [&shared] {
+    shared.slots.begin_end();
+    ++shared.memory;
+    shared.slots.end();
+  });
+  all.thread("claimer", [&shared] {
+    if (shared.slots.try_add(1, [] { return true; }) != 0) ++shared.memory;
+  });
+  all.at_end([&shared] { require(!shared.slots.is_any_ending(), "it is ending for ever"); });
+}
+
+TEST(Pool, MakesASlotInTheRoomOfOneAfterItsEnd) {
+  expect_fine({.name = "growing beside a slot's end"}, end_beside_growth);
+}
+
 TEST(Pool, MakesNoSlotInTheRoomThatItsClosingLeaves) {
   expect_fine(few_switches("growing beside reclaiming, <= 1 switch, <= 1 old"),
               reclaim_beside_growth);
+  expect_fine(few_switches("growing beside a late release, <= 1 switch, <= 1 old"),
+              reclaim_after_closing);
   expect_fine(few_switches("growing beside closing, <= 1 switch, <= 1 old"), close_beside_growth);
   expect_fine({.name = "growing beside closing", .random = executions(1'000)}, close_beside_growth);
 }
@@ -322,8 +366,8 @@ TEST(PlantedInThePool, WeakerOrdersAreFound) {
   for (row const& each : {row{first_claims_of_one_stream, "slot_pool::state::local_of", release},
                           row{first_claims_of_one_stream, "slot_pool::state::local_of", acquire},
                           row{lease_beside_its_claimers_end, "spin_lock::unlock", release},
-                          row{reclaim_beside_growth, "slot_count::end", release},
-                          row{reclaim_beside_growth, "slot_count::load", acquire}}) {
+                          row{end_beside_growth, "slot_count::end", release},
+                          row{reclaim_after_closing, "slot_count::load", acquire}}) {
     EXPECT_TRUE(finds_planted(few_switches(each.function), each.what, each.function, each.order,
                               std::memory_order_relaxed));
   }

@@ -126,6 +126,25 @@ TEST_F(DestroyedStream, LeaksWithAReportWhatIsKeptForIt) {
   EXPECT_NE(errors->all().find("destroyed"), std::string::npos) << errors->all();
 }
 
+// The release fails before it can tell.
+TEST_F(DestroyedStream, IsReportedAlsoWhereTheReleaseFailsForAnotherReason) {
+  lost = 1;
+  {
+    block_pool pool = make_pool(checking());
+    block_claimer local = pool.on(stream);
+    std::optional<block_lease> held = local.claim();
+    destroy();
+    for (char const* const each : {"cudaStreamGetId", "cudaStreamIsCapturing"})
+      sim::fail_call_here(each, cudaErrorUnknown, 1, 2);
+    held.reset();
+    sim::clear_faults();
+  }
+  EXPECT_EQ(worker->stats().leaked, 1U);
+  EXPECT_EQ(errors->size(), 2U) << errors->all();
+  EXPECT_NE(errors->all().find("lease::~lease"), std::string::npos) << errors->all();
+  EXPECT_NE(errors->all().find("destroyed"), std::string::npos) << errors->all();
+}
+
 // Asking a capturing stream for its id would invalidate the capture.
 TEST_F(DestroyedStream, IsNotAskedForWhileItCaptures) {
   errors_expected = false;

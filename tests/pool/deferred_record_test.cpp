@@ -213,6 +213,39 @@ TEST_F(LeaseOnTheWorker, CallsNothingWithItsStreams) {
   EXPECT_EQ(pool.stats().deferred, 0U);
 }
 
+#ifdef ESCROW_TEST_RUNTIME_SIM
+// The same whenever the worker comes to them: by the record of all calls. (It asks whether its own
+// thread's stream captures.)
+TEST_F(LeaseOnTheWorker, MakesNoCallThatIsGivenAStream) {
+  block_pool pool = make_pool(16);
+  sim::start_recording(sim::recorded_threads::this_one);
+  static_cast<void>(is_idle(one));
+  std::uint64_t const mine = sim::stop_recording().at(0).thread;
+  sim::start_recording();
+  auto const retire_all = [&](cudaStream_t on) {
+    block_lease held = pool.claim(two);
+    held.record_stream(three);
+    worker->retire(on, std::move(held));
+    auto shared = std::make_shared<block_lease>(pool.claim(two));
+    worker->retire(on, [shared] {});
+    claimer<block> of_two = pool.on(two);
+    of_two.claim().release();
+    worker->retire(on, std::move(of_two));
+  };
+  retire_all(one);
+  static_cast<void>(captured_plainly(retire_all));
+  EXPECT_TRUE(drained());
+  for (sim::recorded_call const& each : sim::stop_recording()) {
+    bool const is_given_a_stream =
+        (each.api.starts_with("cudaStream") && each.api != "cudaStreamIsCapturing") ||
+        each.api.starts_with("cudaEventRecord");
+    EXPECT_FALSE(each.thread != mine && is_given_a_stream) << each.api << " on the worker";
+  }
+  for (cudaStream_t const each : {two.get(), three.get()}) use(pool, each);
+  EXPECT_EQ(pool.stats().deferred, 0U);
+}
+#endif
+
 // As a cache does that shares what it keeps with graphs.
 TEST_F(LeaseOnTheWorker, WaitsForWorkThatItsOtherOwnersLeaveBehind) {
   block_pool pool = make_pool(1);

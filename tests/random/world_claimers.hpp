@@ -156,7 +156,7 @@ struct world_claimers : world_uses {
     return result;
   }
   claimer_place begun(nth pool, nth s) {
-    give(homes_[pool], s);
+    give(homes_[pool], s, false);  // its claims do
     return {.own = {},
             .memory = {},
             .serial = ++serials_,

@@ -253,7 +253,7 @@ struct world_leases : world_pools {
                              is_later_capture || is_blocked(s) || is_other_captured ||
                              is_disturbed_;
     if (is_deferred) ++deferred_releases_;
-    give_of(place.slot, s);
+    give_of(place.slot, s, !may_refuse && !is_left);
     auto const marks = state_of(place.slot).marks;
     held_address* const address = place.held->address();
     bool const may_fail = (way == 1 || address != nullptr) && is_blocked(s);  // CUDA refuses

@@ -14,18 +14,19 @@ struct world_pools : world_streams {
     given_[pool] = 0;
   }
 
-  /// The pool is given the stream, and records what is deferred on it.
-  void give(std::uint64_t home, nth s) {
+  /// The pool is given the stream, and records what is deferred on it. `is_sure`: else a call may
+  /// be refused before it does so, or not ask.
+  void give(std::uint64_t home, nth s, bool is_sure = true) {
     for (nth p = 0; p < homes_.size(); ++p)
       if (homes_[p] == home) given_[p] |= 1U << s;
     if (!capture_at(s).is_none() || is_blocked(s)) return;
     for (int slot = 0; slot < model_.size(); ++slot)
       if (state_of(slot).is_deferred && state_of(slot).home == home) {
         state_of(slot).awaited &= ~(1U << s);
-        state_of(slot).deferred_on &= ~(1U << s);
+        if (is_sure) state_of(slot).deferred_on &= ~(1U << s);
       }
   }
-  void give_of(int slot, nth s) { give(state_of(slot).home, s); }
+  void give_of(int slot, nth s, bool is_sure = true) { give(state_of(slot).home, s, is_sure); }
 
   /// Whether a close() of that pool is over.
   bool is_over(std::uint64_t home) const {

@@ -32,6 +32,13 @@ struct world_retired : world_owners {
       return model_.pend(place.slot, std::move(marks));
     }
     if (is == either) slot.deferred_on = 1U << place.stream;
+    auto const is_told = [&](lease_place::other_stream const& other) {
+      return place.capture == 0 || other.is_eager;
+    };
+    // Also where a call failed, which may have told the lease.
+    if (is == either || is == none)
+      for (lease_place::other_stream const& other : place.others)
+        if (is_told(other)) slot.deferred_on |= 1U << other.stream;
     if (is != none) return;
     // A call that runs meanwhile may record what was deferred, with a stream that it was given.
     bool const is_known = mine_ == nullptr || !mine_->has_met;
@@ -43,7 +50,7 @@ struct world_retired : world_owners {
     };
     if (place.capture == 0) await(place.stream);
     for (lease_place::other_stream const& other : place.others)
-      if (other.is_used && (place.capture == 0 || other.is_eager)) await(other.stream);
+      if (other.is_used && is_told(other)) await(other.stream);
     model_.pend(place.slot, std::move(marks));
   }
 

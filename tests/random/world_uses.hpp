@@ -61,10 +61,10 @@ struct world_uses : world_leases {
     bool const is_right = matches(place, s);
     capture_state const at = capture_at(s);
     capture_kind const capture = kind_of_capture(place, s);
-    give_of(place.slot, s);
     bool const is_wrong = capture == capture_kind::wrong || (at.is_none() && goes_on(place));
     bool const may_refuse =
         is_wrong || at.is_invalid() || is_blocked(s) || (at.is_none() && may_lack_an_event(place));
+    give_of(place.slot, s, !may_refuse);
     outcome const result = attempt(may_refuse, is_blocked(s), [&] { record_on(place, s); });
     if (result == done && is_wrong)
       fail("a lease was told of a stream that is not in its capture, which goes on");
@@ -118,7 +118,7 @@ struct world_uses : world_leases {
     capture_kind const capture = kind_of_capture(place, s);
     if (!is_right && !(at.is_active() && at.id != place.capture)) return skipped;
     if (is_right) order(place.stream, s);
-    give_of(place.slot, s);
+    give_of(place.slot, s, false);  // the lease may know it
     if (capture == capture_kind::another) state_of(place.slot).racy = true;
     piece_of_work& work = slot_piece(s, place, piece_of_work::role::look);
     launch_config chosen;
