@@ -135,7 +135,7 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] stream_use unasked(stream_ref stream) const;
   // Whether the lease of a capture was told of a stream outside of captures.
   [[nodiscard]] static bool was_told_after_its_capture(slot const& leased) noexcept;
-  // Whether its capture is known to be over. Calls nothing with its stream.
+  // Whether its capture is known to be over.
   [[nodiscard]] bool is_capture_over(claimed_slot const& lease) const noexcept;
   // `is_claiming_stream`: known to be. Else `on` is asked, and may be of another device.
   void release_on(claimed_slot& lease, stream_use on, bool is_claiming_stream);
@@ -268,8 +268,7 @@ struct ESCROW_LOCAL slot_pool::state {
       call(*std::exchange(each, each->next.load(std::memory_order_acquire)));
     }
   }
-  // Takes room for a slot that is about to be made. False: the limit in bytes is reached, or what
-  // is left is for the claim that has the turn.
+  // Takes room for a slot. False: it is at the limit in bytes, or left to the claim with the turn.
   [[nodiscard]] bool reserve(size_class const& of, bool has_turn) noexcept;
   // A slot was destroyed or leaked, or, if not `was_made`, is not made after all.
   void give_back(size_class const& of, bool was_made = true) noexcept;

@@ -28,8 +28,8 @@ struct sharing_stats {
   std::uint64_t stream_waits = 0;  // launches that waited, in their stream, for another stream's
   // Capture ids (0: not known, as of clones) of graphs whose launches nothing orders. No graph_exec
   // was created from them, or from what has them as a child or named body, and hoisted::launch()
-  // was not called. If such a graph is launched, it races with the others. One that was destroyed is
-  // listed until the worker, or poll(), has reclaimed what it held.
+  // was not called. If such a graph is launched, it races with the others. One that was destroyed
+  // is listed until the worker, or poll(), has reclaimed what it held.
   std::vector<std::uint64_t> unordered;
   // Leases that live although the capture that claimed them has ended, as escrow::capture() or a
   // later use of the graph told: a launch of another graph may overwrite what they cover.

@@ -27,11 +27,11 @@ class resource_pool;
 // Thread safety: one thread at a time; it may move. During a release no other thread may begin or
 //   end a capture of the lease's streams: CUDA's driver crashes then.
 // Lifetime: it may end anywhere: in a destructor that a deleter calls, in a CUDA callback, after
-//   its capture or its pool. The destructor releases on the claiming stream, which must be alive
-//   then, as must those of record_stream() and launch(). In an owner that was retired on the claiming stream, the resource comes back with the
-//   owner. What cannot be recorded at the end comes back with the pool's next call with that stream
-//   (pool_stats::deferred, close_for()). If that stream or the pool is gone, it is leaked and
-//   counted (deleter_stats::leaked).
+//   its capture or its pool. The destructor releases on the claiming stream. That, and streams of
+//   record_stream() and launch(), must be alive then. In an owner that was retired on the claiming
+//   stream, the resource comes back with the owner. What cannot be recorded at the end comes back
+//   with the pool's next call with that stream (pool_stats::deferred, close_for()). If that stream
+//   or the pool is gone, it is leaked and counted (deleter_stats::leaked).
 // Capture: the graph keeps what is claimed in its capture, and what launch(), retain() or
 //   record_stream() give it of before. A release lets later claims of the capture use it, in
 //   dependency order. A lease that ends after escrow::capture() is left to the graph: tell

@@ -67,7 +67,7 @@ class ESCROW_API stream_allocator {
   // can be recorded (see lease), and on_error gets the error.
   void deallocate(stream_ref stream, void* memory,
                   source_location where = source_location::current());
-  // For memory whose work is known to be done: does not wait for any, and the memory is free at once.
+  // For memory whose work is known to be done: waits for none, and the memory is free at once.
   void deallocate(void* memory, source_location where = source_location::current());
   // Both for interfaces that may not throw: on_error gets what they throw twice in a row.
   void deallocate_or_report(stream_ref stream, void* memory,
