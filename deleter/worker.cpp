@@ -38,22 +38,22 @@ bool register_end_of_passes() {
   return std::atexit(&end_passes_at_exit) == 0;
 }
 
-constinit std::mutex unused_mutex;  // guards the list of unused wakeups
-constinit wakeup* unused = nullptr;
+constinit std::mutex unused_mutex;  // guards the list
+constinit wakeup* unused_wakeups = nullptr;
 
 }  // namespace
 
 wakeup_store::loan wakeup_store::take() {
   std::lock_guard const lock(unused_mutex);
-  if (unused == nullptr) return loan(new wakeup);
-  wakeup* const taken = unused;
-  unused = std::exchange(taken->next_unused, nullptr);
+  if (unused_wakeups == nullptr) return loan(new wakeup);
+  wakeup* const taken = unused_wakeups;
+  unused_wakeups = std::exchange(taken->next_unused, nullptr);
   return loan(taken);
 }
 
 void wakeup_store::give_back::operator()(wakeup* returned) const noexcept {
   std::lock_guard const lock(unused_mutex);
-  returned->next_unused = std::exchange(unused, returned);
+  returned->next_unused = std::exchange(unused_wakeups, returned);
 }
 
 void deleter_core::watch_for_exit() {

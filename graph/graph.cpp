@@ -207,25 +207,25 @@ graph capture_scope::end(source_location where) {
     throw usage_error(
         usage_error("capture_scope::end", "the capture was ended before", "end it once"), where);
   }
-  is_open_ = false;
   graph_registry::global().end_capture(captured_.id, captured_.graph);
   cudaGraph_t captured = nullptr;
   cudaError_t const status = end_capture(stream_, captured);
   if (status != cudaSuccess) {
     destroy_graph(captured);  // there is one if the error is that of earlier work
-    drop();
+    is_open_ = !drop();
+    throw cuda_error(status, "cudaStreamEndCapture", where);
   }
-  if (status != cudaSuccess) throw cuda_error(status, "cudaStreamEndCapture", where);
+  is_open_ = false;
   graph made(captured, captured_.id, where);
   graph_registry::global().report_outliving(captured_.id, captured);
   return made;
 }
 
 capture_scope::~capture_scope() {
-  if (is_open_) drop();
+  if (is_open_) static_cast<void>(drop());
 }
 
-void capture_scope::drop() noexcept {
+bool capture_scope::drop() noexcept {
   graph_registry::global().end_capture(captured_.id, captured_.graph);
   // An unended capture would leave the stream unusable. A call that failed because the capture was
   // invalidated has ended it; one that failed for another reason has not.
@@ -237,12 +237,13 @@ void capture_scope::drop() noexcept {
     // A lost device reports nothing else, and the captured graph must still be destroyed.
     bool const may_capture =
         succeeded(status) ? state != cudaStreamCaptureStatusNone : is_sticky(status);
-    if (status == cudaSuccess && !may_capture) return;
+    if (status == cudaSuccess && !may_capture) return true;
     if (!may_capture) continue;
     cudaGraph_t dropped = nullptr;
     ended = end_capture(stream_, dropped);
     destroy_graph(dropped);
   }
+  return ended == cudaSuccess || is_sticky(ended);
 }
 
 }  // namespace escrow::inline v0_1

@@ -55,6 +55,14 @@ struct world_uses : world_leases {
     return place.is_local && !is_recordable;
   }
 
+  /// Whether work of before may still use the slot, which a capture cannot wait for; or on its
+  /// claiming stream, which stands for uses without an event.
+  bool may_be_too_early(lease_place const& place) const {
+    if (place.capture != 0) return false;
+    return model_.is_pending(place.slot) || may_lack_an_event(place) ||
+           (place.is_local && !model_.is_done(streams_[place.stream].mark));
+  }
+
   /// The lease is told of the stream; then work on it uses the slot.
   outcome touch(nth l, nth s, std::function<void()> const& use) {
     lease_place& place = leases_[l];
@@ -63,7 +71,8 @@ struct world_uses : world_leases {
     capture_kind const capture = kind_of_capture(place, s);
     bool const is_wrong = capture == capture_kind::wrong || (at.is_none() && goes_on(place));
     bool const may_refuse =
-        is_wrong || at.is_invalid() || is_blocked(s) || (at.is_none() && may_lack_an_event(place));
+        is_wrong || at.is_invalid() || is_blocked(s) || (at.is_none() && may_lack_an_event(place)) ||
+        (capture == capture_kind::another && may_be_too_early(place));
     give_of(place.slot, s, !may_refuse);
     outcome const result = attempt(may_refuse, is_blocked(s), [&] { record_on(place, s); });
     if (result == done && is_wrong)
@@ -124,7 +133,8 @@ struct world_uses : world_leases {
     launch_config chosen;
     chosen.deleter = worker_.get();
     bool const is_wrong = capture == capture_kind::wrong;
-    bool const may_refuse = is_stopped_ || is_wrong || (at.is_none() && may_lack_an_event(place));
+    bool const may_refuse = is_stopped_ || is_wrong || (at.is_none() && may_lack_an_event(place)) ||
+                            (capture == capture_kind::another && may_be_too_early(place));
     outcome const result = attempt(may_refuse, false, [&] {
       place.held->with([&](auto& held) {
         launch(streams_[s].handle, kernel_for(held), chosen, &work, work.rounds, held);

@@ -120,7 +120,8 @@ class ESCROW_API graph_ref {
 // Thread safety: only the thread that created it.
 // Lifetime: without end(), the destructor ends the capture and drops what was captured.
 // Capture: begins one.
-// Errors: cuda_error. After a failed end() the capture is over and its graph is destroyed.
+// Errors: cuda_error. After a failed end() its graph is destroyed and the capture over; if CUDA
+//   refuses even that, end() may be called again.
 class ESCROW_API capture_scope {
  public:
   // Begins to capture `stream`. Source: cudaStreamBeginCapture.
@@ -135,7 +136,7 @@ class ESCROW_API capture_scope {
   [[nodiscard]] graph end(source_location where = source_location::current());
 
  private:
-  void drop() noexcept;
+  bool drop() noexcept;  // whether the capture is over
 
   cudaStream_t stream_;
   capture_info captured_;  // none if CUDA did not tell
