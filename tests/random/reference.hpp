@@ -93,6 +93,7 @@ struct thing_state {
   int handles = 0;       // in the test's hands: a share, a lease
   bool gone = false;     // destroyed
   std::list<int> marks;  // of the work that uses it
+  bool may_be_ahead = false;  // an event of an earlier lease, until the machine is idle
 
   static constexpr std::size_t no_pool = ~std::size_t{0};
   std::size_t pool = no_pool;  // of a slot, if it is there
@@ -197,7 +198,10 @@ class reference {
     });
   }
   /// The machine is idle and the worker has nothing left: no launch is in flight.
-  void settle() { in_flight_.clear(); }
+  void settle() {
+    in_flight_.clear();
+    for (thing_state& each : things_) each.may_be_ahead = false;
+  }
   bool anything_held() const {
     bool found = !in_flight_.empty();
     each_contents(*this, [&](contents const& in, auto...) {

@@ -55,6 +55,7 @@ struct world_leases : world_pools {
     meet(slot_of_a_claimer_went_to_another_stream, was_kept && slot.kept_on != s);
     place.was_kept = was_kept && slot.kept_on == s;
     check_claimed(place.slot, capture);
+    slot.may_be_ahead = slot.generation > 1;
     slot.leased = true;
     slot.capture = capture.is_active() ? capture.id : 0;
     ++slot.handles;

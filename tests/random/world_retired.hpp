@@ -117,8 +117,10 @@ struct world_retired : world_owners {
     std::vector<bool> were_last_on_s;
     std::vector<int> things;
     bool is_wrong = false;
+    bool is_too_early = false;
     for (nth const l : places) {
       lease_place& place = leases_[l];
+      is_too_early = is_too_early || (is_plain && capture.is_active() && may_be_too_early(place));
       were_last_on_s.push_back(is_last_on_s && matches(place, s));
       slots.push_back(place.slot);
       is_wrong = is_wrong || (is_plain && kind_of_capture(place, s) == capture_kind::wrong);
@@ -139,7 +141,7 @@ struct world_retired : world_owners {
       owned->leases.back()->known = known;
     }
     request& retired = *owned;
-    outcome const result = attempt(may_refuse || is_wrong, false, [&] {
+    outcome const result = attempt(may_refuse || is_wrong || is_too_early, false, [&] {
       worker_->retire(stream_ref(streams_[s].handle), std::move(owned));
     });
     if (result == done) {

@@ -57,10 +57,9 @@ struct world_uses : world_leases {
 
   /// Whether work of before may still use the slot, which a capture cannot wait for; or on its
   /// claiming stream, which stands for uses without an event.
-  bool may_be_too_early(lease_place const& place) const {
+  bool may_be_too_early(lease_place const& place) {
     if (place.capture != 0) return false;
-    return model_.is_pending(place.slot) || may_lack_an_event(place) ||
-           (place.is_local && !model_.is_done(streams_[place.stream].mark));
+    return state_of(place.slot).may_be_ahead || may_lack_an_event(place) || place.is_local;
   }
 
   /// The lease is told of the stream; then work on it uses the slot.
