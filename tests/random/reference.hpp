@@ -90,9 +90,9 @@ struct contents {
 /// What the model knows of one thing: an owner, or a slot, which may be a block of memory.
 struct thing_state {
   enum class kind : std::uint8_t { owner, slot } is = kind::owner;
-  int handles = 0;       // in the test's hands: a share, a lease
-  bool gone = false;     // destroyed
-  std::list<int> marks;  // of the work that uses it
+  int handles = 0;            // in the test's hands: a share, a lease
+  bool gone = false;          // destroyed
+  std::list<int> marks;       // of the work that uses it
   bool may_be_ahead = false;  // an event of an earlier lease, until the machine is idle
 
   static constexpr std::size_t no_pool = ~std::size_t{0};

@@ -69,9 +69,9 @@ struct world_uses : world_leases {
     capture_state const at = capture_at(s);
     capture_kind const capture = kind_of_capture(place, s);
     bool const is_wrong = capture == capture_kind::wrong || (at.is_none() && goes_on(place));
-    bool const may_refuse =
-        is_wrong || at.is_invalid() || is_blocked(s) || (at.is_none() && may_lack_an_event(place)) ||
-        (capture == capture_kind::another && may_be_too_early(place));
+    bool const may_refuse = is_wrong || at.is_invalid() || is_blocked(s) ||
+                            (at.is_none() && may_lack_an_event(place)) ||
+                            (capture == capture_kind::another && may_be_too_early(place));
     give_of(place.slot, s, !may_refuse);
     outcome const result = attempt(may_refuse, is_blocked(s), [&] { record_on(place, s); });
     if (result == done && is_wrong)

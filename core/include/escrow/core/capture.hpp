@@ -92,6 +92,7 @@ inline cudaError_t query_capture(cudaStream_t stream, capture_info& info,
 // Errors: the constructor throws cuda_error and then has changed nothing.
 class [[nodiscard]] ESCROW_API relaxed_capture_scope {
  public:
+  // Relaxes the thread until the scope ends.
   explicit relaxed_capture_scope(source_location where = source_location::current());
   relaxed_capture_scope(relaxed_capture_scope&&) = delete;
   ~relaxed_capture_scope();

@@ -48,11 +48,11 @@ class ESCROW_API stream_allocator {
   [[nodiscard]] void* allocate(stream_ref stream, std::size_t bytes,
                                std::size_t alignment = default_alignment,
                                source_location where = source_location::current());
-  // The same for memory that the host writes or reads at once, as resource_pool::claim_for_host,
-  // and for memory that stays after its capture, as resource_pool::claim_kept.
+  // The same for memory that the host writes or reads at once, as resource_pool::claim_for_host.
   [[nodiscard]] void* allocate_for_host(stream_ref stream, std::size_t bytes,
                                         std::size_t alignment = default_alignment,
                                         source_location where = source_location::current());
+  // The same for memory that stays after its capture, as resource_pool::claim_kept.
   [[nodiscard]] void* allocate_kept(stream_ref stream, std::size_t bytes,
                                     std::size_t alignment = default_alignment,
                                     source_location where = source_location::current());
