@@ -37,8 +37,7 @@ void note_concurrent(graph_survey& found, char const* what, group_order const& g
                   group.options.label + "\", and may run concurrently";
   found.advice =
       "make it a single line of nodes, as graph::add_child on a new graph does, or claim from a "
-      "pool "
-      "without a group";
+      "pool without a group";
 }
 
 // Returns the groups of the graph and its child graphs.

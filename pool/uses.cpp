@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "escrow/core/error.hpp"
+#include "escrow/core/event.hpp"
 #include "escrow/internal/device.hpp"
 #include "slot_pool_state.hpp"
 
@@ -49,16 +50,11 @@ void slot_pool::state::wait_for_earlier_users(char const* call, claimed_slot con
   if (!has_earlier_users(call, lease)) return;
   slot& used = *lease.what;
   relaxed_capture_scope const relaxed;  // otherwise a query could invalidate a capture
-  auto const is_done = [](cudaEvent_t ready) {
-    cudaError_t const status = cudaEventQuery(ready);
-    if (status == cudaErrorNotReady) return false;
-    check(status, "cudaEventQuery");
-    return true;
+  auto const is_done = [](cached_event const& also) {
+    return event_ref(also.recorded.get()).is_done();
   };
   auto const are_done = [&] {
-    return is_done(used.ready()) && std::ranges::all_of(used.also_ready_, [&](auto const& also) {
-             return is_done(also.recorded.get());
-           });
+    return event_ref(used.ready()).is_done() && std::ranges::all_of(used.also_ready_, is_done);
   };
   for (host_wait wait; !are_done();) {
     if (wait.go_on(options.capture_wait_max)) continue;

@@ -26,10 +26,9 @@ namespace escrow::inline v0_1 {
 // Lifetime: copies share the memory, which ends with the last copy of the stream_allocator: see
 //   there for memory that is allocated then. A cuda::mr::resource_ref keeps no copy.
 // Order: memory is for use in the order of `stream`; tell memory().record_stream() of another
-// stream
 //   before its work. Memory of a pinned source is the host's at once, from both kinds of
-//   allocation, and has the property device_accessible only. For results that other graphs of a
-//   group do not overwrite: memory().allocate_kept().
+//   allocation, and is only device_accessible. For results that no other graph of a group
+//   overwrites: memory().allocate_kept().
 // Capture: allocations and deallocations work in a capture, whose graph keeps the memory, and add
 //   no node. What a capture allocated may be deallocated in it, on another of its streams, eagerly
 //   later, or never: the graph has it once the last copy has ended.

@@ -80,16 +80,17 @@ struct kernel_argument_traits<device_block> {
 };
 
 namespace detail {
-// The bytes of `count` elements of `size` bytes. Throws usage_error, naming `call`, if they are
-// more than std::size_t can tell.
-[[nodiscard]] inline std::size_t bytes_of(char const* call, std::size_t count, std::size_t size,
-                                          source_location where) {
-  if (count > std::numeric_limits<std::size_t>::max() / size) {
+// The bytes of `count` elements. Throws usage_error, naming `call`, if they are more than
+// std::size_t can tell.
+template <class T>
+[[nodiscard]] std::size_t bytes_of(char const* call, std::size_t count, source_location where) {
+  static_assert(std::is_trivially_copyable_v<T>, "device memory is copied bytewise");
+  if (count > std::numeric_limits<std::size_t>::max() / sizeof(T)) {
     throw usage_error(
         usage_error(call, "`count` is " + std::to_string(count), "it counts elements, not bytes"),
         where);
   }
-  return count * size;
+  return count * sizeof(T);
 }
 }  // namespace detail
 
@@ -103,7 +104,7 @@ class device_buffer {
   // Throws cuda_error; usage_error if `count` is too large.
   explicit device_buffer(std::size_t count, memory_source const& source = memory_source::device(),
                          source_location where = source_location::current())
-      : block_(detail::bytes_of("device_buffer", count, sizeof(T), where), source, where) {}
+      : block_(detail::bytes_of<T>("device_buffer", count, where), source, where) {}
 
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(block_.data()); }
   [[nodiscard]] std::size_t size() const noexcept { return block_.size() / sizeof(T); }  // elements

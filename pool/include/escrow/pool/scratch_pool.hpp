@@ -9,7 +9,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -117,8 +116,7 @@ class ESCROW_API scratch_pool {
   template <class T>
   [[nodiscard]] buffer_lease<T> claim(stream_ref stream, std::size_t count,
                                       source_location where = source_location::current()) {
-    static_assert(std::is_trivially_copyable_v<T>, "device memory is copied bytewise");
-    std::size_t const bytes = detail::bytes_of("scratch_pool::claim", count, sizeof(T), where);
+    std::size_t const bytes = detail::bytes_of<T>("scratch_pool::claim", count, where);
     return {claim(stream, bytes, where), count};
   }
 
@@ -130,9 +128,7 @@ class ESCROW_API scratch_pool {
   template <class T>
   [[nodiscard]] buffer_lease<T> claim_for_host(stream_ref stream, std::size_t count,
                                                source_location where = source_location::current()) {
-    static_assert(std::is_trivially_copyable_v<T>, "memory is written bytewise");
-    std::size_t const bytes =
-        detail::bytes_of("scratch_pool::claim_for_host", count, sizeof(T), where);
+    std::size_t const bytes = detail::bytes_of<T>("scratch_pool::claim_for_host", count, where);
     return {claim_for_host(stream, bytes, where), count};
   }
 
@@ -142,8 +138,7 @@ class ESCROW_API scratch_pool {
   template <class T>
   [[nodiscard]] buffer_lease<T> claim_kept(stream_ref stream, std::size_t count,
                                            source_location where = source_location::current()) {
-    static_assert(std::is_trivially_copyable_v<T>, "device memory is copied bytewise");
-    std::size_t const bytes = detail::bytes_of("scratch_pool::claim_kept", count, sizeof(T), where);
+    std::size_t const bytes = detail::bytes_of<T>("scratch_pool::claim_kept", count, where);
     return {claim_kept(stream, bytes, where), count};
   }
 
@@ -197,8 +192,7 @@ class ESCROW_API scratch_claimer {
   template <class T>
   [[nodiscard]] buffer_lease<T> claim(std::size_t count,
                                       source_location where = source_location::current()) {
-    static_assert(std::is_trivially_copyable_v<T>, "device memory is copied bytewise");
-    std::size_t const bytes = detail::bytes_of("scratch_claimer::claim", count, sizeof(T), where);
+    std::size_t const bytes = detail::bytes_of<T>("scratch_claimer::claim", count, where);
     return {claim(bytes, where), count};
   }
 
@@ -208,9 +202,7 @@ class ESCROW_API scratch_claimer {
   template <class T>
   [[nodiscard]] buffer_lease<T> claim_for_host(std::size_t count,
                                                source_location where = source_location::current()) {
-    static_assert(std::is_trivially_copyable_v<T>, "memory is written bytewise");
-    std::size_t const bytes =
-        detail::bytes_of("scratch_claimer::claim_for_host", count, sizeof(T), where);
+    std::size_t const bytes = detail::bytes_of<T>("scratch_claimer::claim_for_host", count, where);
     return {claim_for_host(bytes, where), count};
   }
 
@@ -220,9 +212,7 @@ class ESCROW_API scratch_claimer {
   template <class T>
   [[nodiscard]] buffer_lease<T> claim_kept(std::size_t count,
                                            source_location where = source_location::current()) {
-    static_assert(std::is_trivially_copyable_v<T>, "device memory is copied bytewise");
-    std::size_t const bytes =
-        detail::bytes_of("scratch_claimer::claim_kept", count, sizeof(T), where);
+    std::size_t const bytes = detail::bytes_of<T>("scratch_claimer::claim_kept", count, where);
     return {claim_kept(bytes, where), count};
   }
 
