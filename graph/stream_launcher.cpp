@@ -13,7 +13,7 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-constexpr char const* creating = "stream_launcher::stream_launcher";
+constexpr char const* creating_launcher = "stream_launcher::stream_launcher";
 
 void refuse_if_capturing(char const* call, stream_ref stream) {
   refuse_capturing(call, stream, "the launcher's stream",
@@ -24,11 +24,11 @@ void refuse_if_capturing(char const* call, stream_ref stream) {
 
 stream_launcher::stream_launcher(graph_exec&& exec, stream_ref stream, source_location where)
     : stream_(stream),
-      id_(detail::called_at(creating, where,
+      id_(detail::called_at(creating_launcher, where,
                             [&]() -> std::uint64_t {
-                              static_cast<void>(exec.require(creating));
+                              static_cast<void>(exec.require(creating_launcher));
                               if (is_ambiguous(stream.get())) return 0;
-                              refuse_if_capturing(creating, stream);
+                              refuse_if_capturing(creating_launcher, stream);
                               return stream_id(stream);
                             })),
       exec_(std::move(exec)) {}
