@@ -30,8 +30,7 @@ deleter::~deleter() {
   core_->refuses_.store(true, std::memory_order_relaxed);
   core_->store_.trim();
   bool const has_thread = core_->thread_.joinable();
-  // acq_rel: without other uses, all work on the core happens before its destruction.
-  bool const is_owed = core_->uses_.fetch_sub(1, std::memory_order_acq_rel) != 1;
+  bool const is_owed = !drop_one(core_->uses_);
   if (is_owed || has_thread) {
     core_->leave_to_worker(is_owed);
   } else {

@@ -92,7 +92,7 @@ void deleter_core::drop_use() noexcept {
   // The worker may free the core once the use is dropped; the wakeup remains. Notify it, because a
   // worker without a deleter sleeps, too.
   wakeup& bell = *bell_;
-  uses_.fetch_sub(1, std::memory_order_release);
+  static_cast<void>(drop_one(uses_));
   bell.notify();
 }
 

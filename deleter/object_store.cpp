@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/ready_event.hpp"
 
@@ -38,8 +39,7 @@ class object_block {
     static_assert(sizeof(object_block) ==
                   objects * sizeof(retired_object) + alignof(retired_object));
     idle.~retired_object();
-    // Release: this object's use; acquire: the others', before the delete.
-    if (block->alive_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete block;
+    if (drop_one(block->alive_)) delete block;
   }
 
  private:

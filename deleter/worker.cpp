@@ -136,6 +136,7 @@ void deleter_core::run_worker() noexcept {
 }
 
 void deleter_core::free_orphan() noexcept {
+  tell_taken(&uses_);
   {
     std::lock_guard const lock(orphans_mutex);
     deleter_core** link = &orphans;

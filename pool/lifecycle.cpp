@@ -208,8 +208,7 @@ void slot_pool::destroy_slot(reclaimable& thing) noexcept {
 }
 
 void slot_pool::state::drop_reference() noexcept {
-  // acq_rel: all holders' work on the pool happens before its end.
-  if (references.fetch_sub(1, std::memory_order_acq_rel) == 1) end_on_worker.push();
+  if (drop_one(references)) end_on_worker.push();
 }
 
 }  // namespace escrow::inline v0_1

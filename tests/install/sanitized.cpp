@@ -1,7 +1,10 @@
 // What a consumer's test does, under a sanitizer, with the library as it is installed.
+#include <array>
 #include <escrow/escrow.hpp>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 using namespace std::chrono_literals;
@@ -32,11 +35,48 @@ void use_everything(cudaStream_t stream) {
   static_cast<void>(scratch.close_for(10s));
 }
 
+// Objects that threads share, which each thread may be the last to use.
+void share(std::array<cudaStream_t, 4> const& streams) {
+  escrow::resource_pool<owner> owners({.slots_max = 2}, [] { return owner(2); });
+  auto recorded = escrow::make_stream_shared<owner>(4);
+  auto retained = std::make_shared<owner>(3);
+  std::mutex mutex;  // guards the parts of `recorded`
+  std::vector<std::thread> threads;
+  for (cudaStream_t const stream : streams) {
+    threads.emplace_back([&mutex, &owners, stream, recorded, retained]() mutable {
+      for (int i = 0; i < 5; ++i) {
+        {
+          std::lock_guard const lock(mutex);
+          recorded->parts.emplace_back("written by each thread");
+        }
+        escrow::record_stream(recorded, stream);
+        escrow::retain(stream, retained);
+        if (auto const lease = owners.try_claim(stream)) {
+          (*lease)->parts.emplace_back("a text that has memory of its own");
+        }
+        escrow::graph_exec exec(escrow::capture(stream, [&](escrow::stream_ref on) {
+          escrow::retain(on, retained);
+          escrow::retain(on, std::make_unique<owner>(3));
+        }));
+        exec.launch(stream);
+      }
+      recorded.reset();
+      retained.reset();
+    });
+  }
+  recorded.reset();
+  retained.reset();
+  for (std::thread& each : threads) each.join();
+}
+
 }  // namespace
 
 int main() {
-  cudaStream_t stream = nullptr;
-  escrow::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  use_everything(stream);
+  std::array<cudaStream_t, 4> streams{};
+  for (cudaStream_t& each : streams) {
+    escrow::check(cudaStreamCreateWithFlags(&each, cudaStreamNonBlocking), "cudaStreamCreate");
+  }
+  use_everything(streams[0]);
+  for (int i = 0; i < 10; ++i) share(streams);
   return escrow::deleter::global().drain_for(10s) ? 0 : 1;
 }

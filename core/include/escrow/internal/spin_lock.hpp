@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "escrow/detail/shared_count.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
@@ -22,10 +23,15 @@ class spin_lock {
 
   [[nodiscard]] bool try_lock() noexcept {
     // Acquire: pairs with the release in unlock().
-    return !is_locked_.exchange(true, std::memory_order_acquire);
+    if (is_locked_.exchange(true, std::memory_order_acquire)) return false;
+    tell_taken(this);
+    return true;
   }
 
-  void unlock() noexcept { is_locked_.store(false, std::memory_order_release); }
+  void unlock() noexcept {
+    tell_handed_over(this);
+    is_locked_.store(false, std::memory_order_release);
+  }
 
  private:
   void wait(int earlier_waits) const noexcept {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "escrow/detail/shared_count.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
@@ -108,10 +109,7 @@ class ESCROW_API reclaimable {
               reclaim_function reclaim) noexcept;
   ~reclaimable();
 
-  [[nodiscard]] bool drop_ref_only() noexcept {  // true: the last one
-    // Release: this thread's use; acquire: the others', for the last one.
-    return references_.fetch_sub(1, std::memory_order_acq_rel) == 1;
-  }
+  [[nodiscard]] bool drop_ref_only() noexcept { return drop_one(references_); }  // true: the last
 
  private:
   friend class deleter_core;

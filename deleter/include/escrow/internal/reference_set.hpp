@@ -79,6 +79,10 @@ struct group_order;
 //   launch, which run no destructor.
 // Lifetime: shared by reference sets that have members in common.
 struct launch_order {
+  launch_order() = default;
+  launch_order(launch_order&&) = delete;
+  ~launch_order() { std::lock_guard const lock(mutex); }  // a program's ThreadSanitizer sees it
+
   // Guards all but `execs`, and the launch_end of each exec of this order.
   std::mutex mutex;
   std::shared_ptr<launch_end> last;  // null: nothing was launched yet

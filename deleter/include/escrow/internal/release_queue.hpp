@@ -12,7 +12,8 @@
 #include <utility>
 
 #include "escrow/detail/reclaimable.hpp"
-#include "escrow/internal/sanitizers.hpp"
+#include "escrow/detail/shared_count.hpp"
+#include "escrow/internal/reachable_allocator.hpp"
 
 namespace escrow::inline v0_1 {
 

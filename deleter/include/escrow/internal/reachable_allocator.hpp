@@ -1,4 +1,4 @@
-// What the sanitizers of a program cannot see of a library that was built without them.
+// Memory that LeakSanitizer finds although its pointers are hidden from it.
 #pragma once
 
 #include <cstddef>
@@ -8,22 +8,7 @@
 #include "escrow/internal/never_destroyed.hpp"
 #include "escrow/version.hpp"
 
-// Of ThreadSanitizer's runtime; null in a program without.
-extern "C" {
-[[gnu::weak]] void __tsan_release(void* address);  // NOLINT(bugprone-reserved-identifier)
-[[gnu::weak]] void __tsan_acquire(void* address);  // NOLINT(bugprone-reserved-identifier)
-}
-
 namespace escrow::inline v0_1 {
-
-// What this thread did so far happens before what a thread does that takes `shared` later: tells
-// ThreadSanitizer what an atomic in the library says. Any thread; also in destroy callbacks.
-inline void tell_handed_over(void* shared) noexcept {
-  if (__tsan_release != nullptr) __tsan_release(shared);
-}
-inline void tell_taken(void* shared) noexcept {
-  if (__tsan_acquire != nullptr) __tsan_acquire(shared);
-}
 
 // What: an allocator whose memory LeakSanitizer finds: Boost.Lockfree has tags in the upper bits of
 //   its pointers. Each piece is in a list of the process until it is deallocated.

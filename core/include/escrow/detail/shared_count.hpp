@@ -1,0 +1,36 @@
+// Hands things over between threads by atomics, so that a program's ThreadSanitizer sees it in a
+// library that was built without it.
+#pragma once
+
+#include <atomic>
+
+#include "escrow/version.hpp"
+
+// Of ThreadSanitizer's runtime; null in a program without.
+extern "C" {
+[[gnu::weak]] void __tsan_release(void* address);  // NOLINT(bugprone-reserved-identifier)
+[[gnu::weak]] void __tsan_acquire(void* address);  // NOLINT(bugprone-reserved-identifier)
+}
+
+namespace escrow::inline v0_1 {
+
+// What this thread did so far happens before what a thread does that takes `shared` later: tells
+// ThreadSanitizer what an atomic in the library says. Any thread; also in destroy callbacks.
+inline void tell_handed_over(void* shared) noexcept {
+  if (__tsan_release != nullptr) __tsan_release(shared);
+}
+inline void tell_taken(void* shared) noexcept {
+  if (__tsan_acquire != nullptr) __tsan_acquire(shared);
+}
+
+// Drops one of `count`. True for the last one: then what all others did before has happened.
+template <class Count>
+[[nodiscard]] bool drop_one(std::atomic<Count>& count) noexcept {
+  tell_handed_over(&count);
+  // Release: this thread's use; acquire: the others', for the last one.
+  if (count.fetch_sub(1, std::memory_order_acq_rel) != 1) return false;
+  tell_taken(&count);
+  return true;
+}
+
+}  // namespace escrow::inline v0_1
