@@ -101,28 +101,27 @@ class [[nodiscard]] ESCROW_API relaxed_capture_scope {
   cudaStreamCaptureMode previous_ = cudaStreamCaptureModeRelaxed;
 };
 
-// What: serializes the calls that create or destroy related graphs and execs. CUDA links a graph to
-//   its clones, its copies in child nodes, and the execs instantiated or updated from it. It does
-//   so without a lock: destroying one while another is created or destroyed corrupts the host heap
-//   (measured, in plain CUDA too). Escrow holds this lock around its own calls. Plain calls need it
-//   if another thread, e.g. Escrow's worker, may concurrently create or destroy a related one.
-//   These are cudaGraphInstantiate..., cudaGraphClone, cudaGraphNodeFindInClone,
-//   cudaGraphAddChildGraphNode (cudaGraphAddNode of a child), cudaGraphExecUpdate,
-//   cudaGraphExecChildGraphNodeSetParams, cudaGraphExecDestroy, cudaGraphDestroy,
-//   cudaGraphDestroyNode. So are cudaStreamEndCapture and cudaStreamDestroy of an invalidated
-//   capture, which destroy its graph. Launches, and adding and setting other nodes, do not need it.
-//   It does not include a relaxed_capture_scope.
+// What: serializes the calls that create or destroy related graphs and execs: a graph, its clones,
+//   its copies in child nodes, and the execs instantiated or updated from it. CUDA links them
+//   without a lock: destroying one while another is created or destroyed corrupts the host heap.
+//   Escrow holds this lock around its own calls. Plain calls need it if another thread, e.g.
+//   Escrow's worker, may concurrently create or destroy a related one: cudaGraphInstantiate...,
+//   cudaGraphClone, cudaGraphNodeFindInClone, cudaGraphAddChildGraphNode (cudaGraphAddNode of a
+//   child), cudaGraphExecUpdate, cudaGraphExecChildGraphNodeSetParams, cudaGraphExecDestroy,
+//   cudaGraphDestroy, cudaGraphDestroyNode. So do cudaStreamEndCapture and cudaStreamDestroy of an
+//   invalidated capture, which destroy its graph. Launches, and adding and setting other nodes, do
+//   not.
 // Thread safety: any thread. One lock per process, or per copy of this library. Recursive.
-// Waits: for CUDA calls; CUDA serializes instantiating and destroying execs anyway (measured: same
-//   rate with 8 threads as without the lock). While holding it, wait neither for another thread
-//   (deleter::drain() does) nor for the GPU. Before cudaGraphExecDestroy of an exec with
-//   conditional nodes, which waits for its launches and uploads, wait for those without the lock.
-//   Destroy callbacks, also of other libraries' user objects, may run under it. So hold no lock
-//   that one of them takes, e.g. Python's GIL, while you call Escrow or wait for this lock.
+// Waits: for CUDA calls. While holding it, wait neither for another thread (deleter::drain() does)
+//   nor for the GPU. Before cudaGraphExecDestroy of an exec with conditional nodes, which waits for
+//   its launches and uploads, wait for those without the lock.
 // Lifetime: until the end of the scope, on one thread. Usable during exit.
-// Capture: capture-safe.
+// Capture: capture-safe. It does not include a relaxed_capture_scope.
 class [[nodiscard]] ESCROW_API graph_lifetime_lock {
  public:
+  // Waits for the lock. Destroy callbacks, also of other libraries' user objects, may run under it.
+  // So hold no lock that one of them takes, e.g. Python's GIL, while you call this or anything else
+  // of Escrow.
   graph_lifetime_lock() noexcept;
   graph_lifetime_lock(graph_lifetime_lock&&) = delete;
   ~graph_lifetime_lock();

@@ -85,25 +85,17 @@ void tell_of_capture(Owner&& owner, stream_ref stream) {
 // Thread safety: any thread may call anything concurrently, except constructor and destructor.
 // Memory ordering: what a thread did before retire() happens before the owner's destruction, which
 //   happens before the return of a drain() that began after the retire().
-// Lifetime: the destructor refuses new work and does not wait for pending work; it waits at most
-//   for the destructor that the worker is running and its sleep
-//   (deleter_options::poll_interval_max). The worker then continues until everything owed by graphs
-//   and running work is reclaimed. At process exit the rest is leaked on purpose.
-//   An owner's destructor may call CUDA and may retire; it must not drain. Since it runs on the
-//   worker, plain calls in it that destroy graphs or execs need a graph_lifetime_lock.
-//   The first deleter pins the module that Escrow is linked into: dlclose() leaves it loaded, since
-//   CUDA and the worker may call it at any time. The caller must keep other modules loaded that
-//   contain owners' destructors.
-//   A child of fork() may call neither Escrow nor CUDA before it runs another program; _exit() is
-//   fine. Before cudaDeviceReset(), destroy what belongs to the device, and drain; do not use it
-//   afterwards: what waits for a destroyed event is leaked (deleter_stats::leaked).
-// Capture: retire() on a capturing stream adds the owner to what the graph holds, behind one CUDA
-//   user object per graph and deleter, created by the first call. The worker is always in Relaxed
-//   mode and invalidates no capture.
+// Lifetime: the destructor refuses new work. It waits at most for the owner's destructor that the
+//   worker is running and for the worker's sleep (deleter_options::poll_interval_max). The worker
+//   then continues until everything owed by graphs and running work is reclaimed. For process exit,
+//   dlclose(), fork() and cudaDeviceReset() see docs/guarantees.md.
+//   An owner's destructor may call CUDA and may retire; it must not drain. Plain calls in it that
+//   destroy graphs or execs need a graph_lifetime_lock.
+// Capture: retire() on a capturing stream adds the owner to what the graph holds. The worker
+//   invalidates no capture.
 // Errors: usage_error for a stopped deleter, an invalidated capture, or the legacy stream while a
 //   blocking stream captures: the caller keeps the owner. cuda_error as stated at each function.
-//   Errors on the worker and in destructors go to deleter_options::on_error, or standard error, and
-//   are counted.
+//   Errors on the worker and in destructors go to deleter_options::on_error, and are counted.
 // Example: examples/retire.cpp.
 class ESCROW_API deleter {
  public:

@@ -52,32 +52,18 @@ class ESCROW_API group_busy : public std::runtime_error, public located_error {
 };
 
 // What: lets the graphs of one or several pools use the same slots, one graph after another:
-//   together they need what the largest needs, not the sum. Give it to pools by
-//   pool_options::group; each graph captured with claims of these pools then belongs to the group.
-//     Claims in a capture take the smallest slot that is large enough, of those that the group's
-//   graphs hold and do not use concurrently, before the pool grows. Capture the largest graph
-//   first: the others then need no more. Eager claims never get a slot that a graph holds, and
-//   groups never share slots.
-//     All launches of the group's graphs are ordered: each waits, in its stream, for the last one,
-//   unless that was on the same stream. graph_exec does that by itself; name all bodies of
-//   conditional nodes (instantiate_options). Code that launches by itself, or from a hoisted graph,
-//   does so inside hoisted::launch(). Other plain launches are not ordered, and race:
-//   sharing_stats::unordered names such graphs. Escrow does not know plain copies (cudaGraphClone,
-//   cudaGraphAddChildGraphNode): neither launch nor capture into them; use graph::clone() and
-//   add_child().
-//     Two graphs that wait for each other while they run must not be in one group: the order makes
-//   them hang. Examples are two ranks' collectives in one process, and a kernel that spins on a
-//   flag.
-//     What a launch leaves in shared memory is lost at the group's next launch, even while the
-//   lease is kept: other graphs may have the slot already, which sharing_stats::outliving counts.
-//   For results that must stay, and for eager use after the capture, use claim_kept(), whose slot
-//   no other graph gets. For nodes of graphs built by hand, claim from a pool without the group.
-//     If several parts of a graph use one group (its own nodes, its child graphs), the graph must
-//   be a single line of nodes, as graph::add_child() on a new graph makes it. A body of a
-//   conditional node must be the only part that uses the group, and a child graph must not use the
-//   slot of a lease between its claim and release. graph_exec and hoist() refuse other graphs,
-//   graph::add_child() what would overwrite a lease that lives. Instead add the parts as child
-//   graphs of a new graph.
+//   together they need what the largest needs, if that is captured first. Pools take it by
+//   pool_options::group; graphs captured with their claims belong to it.
+//     All launches of its graphs must be ordered. graph_exec orders its own, if all bodies of
+//   conditional nodes are named (instantiate_options). Other code launches inside
+//   hoisted::launch(), or races: sharing_stats::unordered. Neither launch nor capture into copies
+//   by plain CUDA: use graph::clone() and add_child(). Graphs that wait for each other while they
+//   run must not be in one group: they hang.
+//     A launch overwrites what earlier ones left in the slots, even of a lease that is kept
+//   (sharing_stats::outliving). Claim what must stay by claim_kept(). For nodes of graphs built by
+//   hand, claim from a pool without the group.
+//     Parts of one graph (its own nodes, child graphs) that use the group must be a single line of
+//   nodes, and a conditional node's body must be the only part: see graph_exec's constructor.
 // Thread safety: any thread may call anything concurrently.
 // Lifetime: a handle; may be destroyed before its pools and graphs.
 // Errors: usage_error for pools of different devices.

@@ -31,14 +31,11 @@ struct exec_set_stats {
 // What: graphs, e.g. one for each batch size, that share execs. Graphs with the same nodes, edges,
 //   kernels and launch attributes have one exec; their grids, blocks, arguments, addresses and
 //   sizes may differ. Launching another of them than before updates the exec (cudaGraphExecUpdate):
-//   that takes host time at each switch, where an exec for each takes device memory.
-//   A graph gets an exec of its own if an update cannot change an exec to it faithfully. That is so
-//   for conditional and memory nodes. It is so for other cluster dimensions: an update of an exec
-//   that was launched keeps the old ones and reports success (measured). On compute capability 10
-//   and newer it is so for all clusters, since CUDA does not tell their preferred size. stats()
-//   says why. Launches of graphs that share an exec run one after another, as those of one
-//   graph_exec do. Each waits for execs that share something with its own graph, as
-//   graph_exec::launch() does.
+//   that takes host time at each switch, where an exec for each takes device memory. A graph gets
+//   an exec of its own if an update cannot change an exec to it faithfully, as for conditional and
+//   memory nodes and for other cluster dimensions: stats() says why. Launches of graphs that share
+//   an exec run one after another, as those of one graph_exec do. Each waits for execs that share
+//   something with its own graph, as graph_exec::launch() does.
 // Thread safety: one thread at a time; different sets concurrently, also if they share something.
 // Lifetime: has the graphs, and what they held, until its end; none can be taken out. May be
 //   destroyed at any time, as a graph_exec: what a graph held is released after its last launch.
@@ -69,6 +66,9 @@ class ESCROW_API exec_set {
   // Updates the first exec that it fits, also with launches of it in flight, or instantiates one:
   // see graph_exec's constructor. On failure throws cuda_error, std::bad_alloc, usage_error, and
   // `source`, set and execs are unchanged. Source: cudaGraphExecUpdate.
+  //   Other cluster dimensions do not fit: an update of an exec that was launched keeps the old
+  // ones and reports success (measured). On compute capability 10 and newer no clusters do, since
+  // CUDA does not tell their preferred size.
   [[nodiscard]] member add(graph&& source, instantiate_options const& options = {},
                            source_location where = source_location::current());
 

@@ -31,29 +31,19 @@ struct instantiate_options {
 };
 
 // What: owns a cudaGraphExec_t and holds what the graph holds: instantiation takes the references
-//   off the graph (hoisting), so that launches do not pay for user objects.
-//   Serializes launches of execs that may write the same resource: execs that share a slot, or an
-//   owner that was moved in, as two execs of one graph do. A launch waits, in its stream, for the
-//   others' last launch, unless that was on the same stream. Shared owners (std::shared_ptr,
-//   libraries) order nothing. Not ordered, since Escrow cannot know of them, are plain launches,
-//   execs of plain copies (cudaGraphClone, cudaGraphAddChildGraphNode), execs created before
-//   hoist(), and what unnamed bodies hold. Execs of hoisted graphs are ordered by hoisted::launch()
-//   only. Execs of different graphs are not ordered if they were given the same owner or lease: by
-//   nodes built by hand, or a lease of before their captures.
+//   off the graph (hoisting), so that launches do not pay for user objects. Serializes launches of
+//   execs that may write the same resource: see launch().
 // Thread safety: one thread at a time; different execs concurrently, also if they share something.
 //   No other thread may use the source graph during instantiation, update() and set(), as in CUDA.
 //   May be destroyed on any thread, concurrently with Escrow's use of the graphs that it was
 //   created or updated from. Plain calls that create or destroy objects related to those need a
-//   graph_lifetime_lock, else they corrupt the heap.
+//   graph_lifetime_lock.
 // Lifetime: may outlive its graph. May be destroyed at any time, with launches in flight, and after
 //   their streams: what it held is released after its last launch, whose end each launch records.
-//   With conditional nodes, cudaGraphExecDestroy waits for launches and uploads, and so does the
-//   destructor, but without blocking other threads as CUDA does. It waits only for recorded
-//   launches and uploads; for such execs both are therefore always recorded.
-// Capture: instantiating, updating and destroying are capture-safe (they run in Relaxed mode).
-//   Launching into a capturing stream is cudaErrorStreamCaptureUnsupported and invalidates the
-//   capture, as in CUDA: use add_child(). So does launching on the legacy stream while a blocking
-//   stream captures.
+//   With conditional nodes the destructor waits for launches and uploads, but does not block other
+//   threads as CUDA does.
+// Capture: instantiating, updating and destroying are capture-safe. Launching into a capturing
+//   stream is an error, as in CUDA: see launch().
 // Errors: usage_error if this or the graph was moved from; cuda_error. The destructor ignores the
 //   status.
 // Example: examples/scratch.cpp.
@@ -65,6 +55,10 @@ class ESCROW_API graph_exec {
   // A graph with conditional or memory nodes has one exec at a time, so `exec = graph_exec(graph)`
   // throws: destroy the other before, e.g. with std::optional::emplace(). Source:
   // cudaGraphInstantiate.
+  //   Throws usage_error if parts of the graph use one sharing_group and might run concurrently, or
+  // a child graph uses the slot of a lease between its claim and release; so do update() and
+  // hoist(). Instead add the parts as child graphs of a new graph, by graph::add_child(): that
+  // makes a single line of nodes.
   explicit graph_exec(graph_ref source, instantiate_options const& options = {},
                       source_location where = source_location::current());
   graph_exec(graph_exec&& other) noexcept;
@@ -87,17 +81,28 @@ class ESCROW_API graph_exec {
   // What the exec itself keeps alive, without its user objects. Throws std::bad_alloc.
   [[nodiscard]] resource_usage held() const;
 
-  // Enqueues one run of the graph on `stream`, of any device. Throws cuda_error. Throws usage_error
-  // for a capturing stream if it would have to wait for another exec, and behind a launch that its
-  // stream_launcher has not recorded. Then at most waits were enqueued. If the launch's end cannot
-  // be recorded, this blocks until the launch is done. If that fails, too, the cuda_error names
-  // cudaEventRecord, and the graph runs. Execs serialized with it then throw cuda_error on other
-  // streams until one of them, or this one on any, is launched again; this one refuses update() and
-  // set() until it is, and leaks what it holds if it ends before (deleter_stats::leaked).
-  // While another thread launches an exec that this one is serialized with, this blocks the host as
-  // long as that cudaGraphLaunch blocks, e.g. for a copy to pageable memory. While another thread
-  // is inside hoisted::launch() of such a graph, it blocks the host for at most 10 s and then
-  // throws group_busy; inside this thread's it throws usage_error. Source: cudaGraphLaunch.
+  // Enqueues one run of the graph on `stream`, of any device. It waits, in its stream, for the last
+  // launch of each exec that shares a slot or a sharing_group with this one, or an owner that was
+  // moved in, as two execs of one graph do, unless that launch was on the same stream. Shared
+  // owners (std::shared_ptr, libraries) order nothing. Not ordered, since Escrow cannot know of
+  // them, are plain launches, execs of plain copies (cudaGraphClone, cudaGraphAddChildGraphNode),
+  // execs created before hoist(), and what unnamed bodies hold. Execs of hoisted graphs are ordered
+  // by hoisted::launch() only. Execs of different graphs are not ordered if they were given the
+  // same owner or lease: by nodes built by hand, or a lease of before their captures.
+  //   Launching into a capturing stream is cudaErrorStreamCaptureUnsupported and invalidates the
+  // capture, as in CUDA: use graph::add_child(). So does launching on the legacy stream while a
+  // blocking stream captures.
+  //   Throws cuda_error. Throws usage_error for a capturing stream if it would have to wait for
+  // another exec, and behind a launch that its stream_launcher has not recorded. Then at most waits
+  // were enqueued. If the launch's end cannot be recorded, this blocks until the launch is done. If
+  // that fails, too, the cuda_error names cudaEventRecord, and the graph runs. Execs serialized
+  // with it then throw cuda_error on other streams until one of them, or this one on any, is
+  // launched again; this one refuses update() and set() until it is, and leaks what it holds if it
+  // ends before (deleter_stats::leaked).
+  //   While another thread launches an exec that this one is serialized with, this blocks the host
+  // as long as that cudaGraphLaunch blocks, e.g. for a copy to pageable memory. While another
+  // thread is inside hoisted::launch() of such a graph, it blocks the host for at most 10 s and
+  // then throws group_busy; inside this thread's it throws usage_error. Source: cudaGraphLaunch.
   void launch(stream_ref stream, source_location where = source_location::current());
 
   // Uploads the exec to the device before its first launch on `stream`. Throws std::bad_alloc and
@@ -108,8 +113,8 @@ class ESCROW_API graph_exec {
   // From the next launch on, runs `source`, which must have the same nodes and edges, and holds
   // what `source` holds; the previous references are released after the launches in flight.
   // `bodies` as in the options. On failure throws cuda_error, which names the node that does not
-  // fit, or std::bad_alloc, and exec, graph and references are unchanged. Source:
-  // cudaGraphExecUpdate.
+  // fit, std::bad_alloc, or usage_error as the constructor, and exec, graph and references are
+  // unchanged. Source: cudaGraphExecUpdate.
   void update(graph_ref source, std::vector<cudaGraph_t> const& bodies = {},
               source_location where = source_location::current());
 
@@ -132,22 +137,16 @@ class ESCROW_API graph_exec {
 };
 
 // What: owns an exec and launches it on one stream. Its launches are recorded together, by flush(),
-//   release() or the destructor, so that each costs little more than a plain cudaGraphLaunch. Each
-//   is recorded at once, as by graph_exec, for an exec with conditional nodes or of a
-//   sharing_group, and on cudaStreamLegacy and cudaStreamPerThread, which depend on the current
-//   device. It is so also while another exec or hoisted::launch() shares with it what is written.
-//   While launches are not recorded, another exec (or hoisted) that shares a slot or a moved-in
-//   owner with this one throws usage_error on any other stream: only the launcher's thread may
-//   record. After flush(), or the launcher's next launch, it is ordered as after
-//   graph_exec::launch().
+//   release() or the destructor, so that each costs little more than a plain cudaGraphLaunch; some
+//   are recorded at once: see launch(). While launches are not recorded, another exec (or hoisted)
+//   that shares a slot or a moved-in owner with this one throws usage_error on any other stream:
+//   only the launcher's thread may record. After flush(), or the launcher's next launch, it is
+//   ordered as after graph_exec::launch().
 // Thread safety: bound to the thread that created it, also after a move. Any thread may destroy it
 //   after flush() or release().
 // Lifetime: the stream must outlive the launches until they are recorded. What the exec holds is
-//   released after its last launch. The destructor cannot record that if it runs on another thread,
-//   if the stream is being captured, or if recording and waiting fail. It then leaks what the exec
-//   holds, reports that to deleter_options::on_error and counts it (deleter_stats::leaked). Execs
-//   that share a slot or a moved-in owner then throw cuda_error until one is launched on that
-//   stream.
+//   released after its last launch. If the destructor cannot record that, e.g. on another thread or
+//   while the stream is being captured, it leaks what the exec holds: see ~stream_launcher().
 // Capture: as graph_exec. Call flush() before the stream is captured.
 // Errors: usage_error on another thread, and after release() or a move; cuda_error.
 // Example: docs/guides/graphs.md.
@@ -159,9 +158,16 @@ class ESCROW_API stream_launcher {
                   source_location where = source_location::current());
   stream_launcher(stream_launcher&& other) noexcept = default;
   stream_launcher& operator=(stream_launcher&& other) noexcept;
+  // Records the launches, if they are not recorded. It cannot if it runs on another thread, if the
+  // stream is being captured, or if recording and waiting fail. It then leaks what the exec holds,
+  // reports that to deleter_options::on_error and counts it (deleter_stats::leaked). Execs that
+  // share a slot or a moved-in owner then throw cuda_error until one is launched on that stream.
   ~stream_launcher();
 
-  // Enqueues one run of the graph: graph_exec::launch(). Source: cudaGraphLaunch.
+  // Enqueues one run of the graph: graph_exec::launch(). Records it at once, as that does, for an
+  // exec with conditional nodes or of a sharing_group, and on cudaStreamLegacy and
+  // cudaStreamPerThread, which depend on the current device. It is so also while another exec or
+  // hoisted::launch() shares with it what is written. Source: cudaGraphLaunch.
   void launch(source_location where = source_location::current());
 
   // Records the launches so far, if they are not recorded. If that fails, waits until they are

@@ -118,8 +118,9 @@ class ESCROW_API hoisted {
 // the graph is unchanged. Pass a `graph` itself, not its handle: else its node resources stay on it
 // until it is used again or destroyed. Earlier clones and execs keep what they hold. Before
 // cudaStreamBeginRecaptureToGraph (CUDA 13.3) call hoist(graph).release(). Throws usage_error, also
-// for a graph that was hoisted before and holds nothing new since; cuda_error, std::bad_alloc. No
-// other thread may use the graph meanwhile.
+// for a graph that was hoisted before and holds nothing new since, or that graph_exec's constructor
+// refuses for its sharing_group; cuda_error, std::bad_alloc. No other thread may use the graph
+// meanwhile.
 [[nodiscard]] ESCROW_API hoisted hoist(graph_ref source,
                                        std::vector<cudaGraph_t> const& bodies = {},
                                        source_location where = source_location::current());

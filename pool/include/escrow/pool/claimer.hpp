@@ -13,38 +13,25 @@
 namespace escrow::inline v0_1 {
 
 // Claims resources of a pool for one stream: resource_pool::on(). Works as the pool's claim(stream)
-// and the leases' release(), with one difference. A resource that is released on the stream is
-// claimed there again without an event, because the stream orders both uses. Make one for each
-// thread and its stream, and keep it as long as the stream: making and destroying one takes locks
-// of the pool.
-//   Released resources get one event, all together, when more are free than the claimer may keep,
-// by flush(), at the claimer's end, and at its next claim or release after a request; what that
-// claim takes gets one at its release. Another claim sends a request if it finds no free resource
-// whose work is known to be done. It also sends one if it takes the only free one of a full pool,
-// because it does not ask whether the work on that is done.
-// Until then no claim for another stream or in a capture gets them; other claims for this stream do
-// if they find nothing else. Each of n claimers of a pool keeps at most unrecorded_max of them, and
-// at most slots_max / 2 / n (see pool_options); if that is 0, each release records. A claimer that
-// is not called keeps them back, so other claims may throw pool_exhausted: see
-// pool_stats::unrecorded, and call flush() before a pause.
-// Thread safety: one thread at a time. Leases: as others, on any thread. While a call of the
-//   claimer, or the release of one of its leases, runs, no other thread may begin or end a capture
-//   of the stream: see lease. On cudaStreamPerThread: the thread that made it.
-// Lifetime: ends before its stream, also after flush(). May outlive its pool. Leases may outlive
-//   it: their release then records an event. A stream may have several.
-// Capture: if the stream captures, claims are those of resource_pool::claim. Nothing is recorded
-//   then: resources that were released before wait until the capture has ended. If the claimer is
-//   destroyed while the stream captures, or by a deleter, they wait with a deferred record: see
-//   lease.
+// and the leases' release(), but claims again without an event what was released on the stream.
+//   Released resources get one event, all together: if they are too many
+// (pool_options::unrecorded_max), at the claimer's next claim or release after another claim asked
+// for them, by flush(), and at its end. Until then no other stream and no capture can claim them:
+// call flush() before a pause, or other claims may throw pool_exhausted (pool_stats::unrecorded).
+// Thread safety: one thread at a time. During its calls, as during a release of its leases, no
+//   other thread may begin or end a capture of the stream.
+// Lifetime: ends before its stream, also after flush(): see pool_options::check_streams. May
+//   outlive its pool. Leases may outlive it: their release then records an event.
+// Capture: claims as the pool. What was released before waits until the capture has ended. If the
+//   claimer is destroyed meanwhile, or by a deleter, it waits with a deferred record: see lease.
 // Errors: as resource_pool::claim; usage_error after a move, or on another thread for
-//   cudaStreamPerThread. If CUDA refuses a record, that is reported to the deleter's on_error, and
-//   the record is deferred. A stream that was destroyed before the claimer is undefined behaviour:
-//   see pool_options::check_streams.
+//   cudaStreamPerThread. A record that CUDA refuses is reported to on_error and deferred.
 // Example: examples/stream_claimer.cpp.
 template <class T>
 class claimer {
  public:
-  // As resource_pool::claim, for the claimer's stream.
+  // As resource_pool::claim, for the claimer's stream. If another claim has asked for what is free
+  // here, records one event for all of it; what this claim takes then gets one at its release.
   [[nodiscard]] lease<T> claim(source_location where = source_location::current()) {
     lease<T> leased([&] { return slots_.claim("claimer::claim", where); });
     leased.recycle(*functions_);

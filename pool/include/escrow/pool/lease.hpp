@@ -23,21 +23,20 @@ template <class T>
 class resource_pool;
 
 // The right to use one resource of a pool from claim() to release. Enqueue on the claiming stream,
-// or tell record_stream() or launch() of another one: its work is then ordered, too.
+// or tell record_stream() or launch() of another one.
 // Thread safety: one thread at a time; it may move. During a release no other thread may begin or
 //   end a capture of the lease's streams: CUDA's driver crashes then.
-// Lifetime: it may end anywhere: in a destructor that a deleter calls, in a CUDA callback, after
-//   its capture or its pool. The destructor releases on the claiming stream. That, and streams of
-//   record_stream() and launch(), must be alive then. In an owner that was retired on the claiming
-//   stream, the resource comes back with the owner. What cannot be recorded at the end comes back
-//   with the pool's next call with that stream (pool_stats::deferred, close_for()). If that stream
-//   or the pool is gone, it is leaked and counted (deleter_stats::leaked).
+// Lifetime: may end anywhere: in a destructor that a deleter calls, in a CUDA callback, after its
+//   capture or its pool. The claiming stream, and those of record_stream() and launch(), must be
+//   alive then. What cannot be recorded at the end is deferred: it comes back with the pool's next
+//   call with that stream (pool_stats::deferred, close_for()), and is leaked and counted if that
+//   stream or the pool is gone (deleter_stats::leaked).
 // Capture: the graph keeps what is claimed in its capture, and what launch(), retain() or
-//   record_stream() give it of before. A release lets later claims of the capture use it, in
-//   dependency order. A lease that ends after escrow::capture() is left to the graph: tell
-//   record_stream() of eager use after the capture. A plain capture: see leave_to_graph().
+//   record_stream() give it of before. A lease that ends after escrow::capture() is left to the
+//   graph; after a plain capture see leave_to_graph(). Tell record_stream() of eager use after the
+//   capture.
 // Errors: usage_error: nothing has changed. cuda_error: the same, or the lease is empty and its
-//   record deferred. Errors in the destructor go to the deleter's on_error.
+//   record deferred.
 // Example: examples/cublas_handles.cpp.
 template <class T>
 class lease {
@@ -49,6 +48,8 @@ class lease {
     std::swap(claimed_, taken.claimed_);
     return *this;
   }
+  // Releases on the claiming stream. In an owner that was retired on that stream, the resource
+  // comes back with the owner. Errors go to the deleter's on_error.
   ~lease() {
     if (claimed_.what != nullptr) slot_pool::release_at_end(claimed_);
   }
@@ -62,7 +63,8 @@ class lease {
   [[nodiscard]] T& operator*() const { return get(); }
   [[nodiscard]] T* operator->() const { return &get(); }
 
-  // Ends the lease after the work on the claiming stream so far. Does not block. For
+  // Ends the lease after the work on the claiming stream so far. In its capture, later claims of
+  // the capture may use the resource from then on, in dependency order. Does not block. For
   // cudaStreamPerThread, only on the thread that claimed.
   void release(source_location where = source_location::current()) {
     detail::called_at("lease::release", where, [&] { slot_pool::release(claimed_); });

@@ -47,10 +47,14 @@ struct pool_options {
   bool track_leases = false;
   // The deleter whose worker recycles and destroys; null means deleter::global().
   escrow::deleter* deleter = nullptr;
-  // The group whose graphs share this pool's slots; none: each graph has its own.
+  // The group whose graphs share this pool's slots; none: each graph has its own. Before the pool
+  // grows, a claim in a capture takes the smallest slot that is large enough, of those that the
+  // group's graphs hold and do not use concurrently. Eager claims never get a slot that a graph
+  // holds, and groups never share slots.
   std::optional<sharing_group> group = {};
   // Maximum number of released slots that a claimer, or a stream of streams_outlive_pool, keeps
-  // without an event; all together at most half of slots_max.
+  // without an event. All together keep at most half of slots_max, in equal shares; where a share
+  // is less than 1, each release records.
   std::size_t unrecorded_max = 16;
   // The caller promises that each stream given to the pool lives until the pool is destroyed, and
   // that none begins or ends a capture on another thread during a call with it, close_for(), or the
@@ -134,41 +138,33 @@ class ESCROW_API pool_exhausted : public std::runtime_error, public located_erro
 
 // A pool of resources of type T on one device. claim() gives one to a stream; once released, the
 // next claim gets it as soon as the GPU allows, without host synchronization. In any stream
-// capture, also one that an outer caller began, the graph keeps the resource until it, its clones,
-// execs and launches are destroyed.
-//   A claim gets the first of these that exists: the slot released last on its stream, without a
-//   wait; one whose work is done; a new one up to the limit; the oldest, with a wait in the stream,
-//   also if creating one failed. In a capture: one released in this capture, in dependency order;
-//   with pool_options::group, one that other graphs of the group hold; one whose work is done; a
-//   new one; one of another branch, with an edge. If there is none, it waits on the host for eager
-//   work to end.
+// capture, also an outer caller's, the graph keeps the resource until it, its clones, execs and
+// launches are destroyed.
 // Thread safety: any thread may call anything concurrently, except constructor, move and
 //   destructor. What a thread did to a resource before its release happens before the return of the
-//   claim that gets it next; GPU work is ordered by the streams. A programmatically launched kernel
-//   must not touch claimed resources before it synchronizes with its predecessor.
+//   claim that gets it next; the streams order GPU work.
 // Lifetime: the destructor never blocks and may be called with slots out: each resource is
 //   destroyed when it returns. A stream may be destroyed at any time after the release on it, but
 //   for claimers and pool_options::streams_outlive_pool.
 // Capture: claims and releases work in a capture of any mode and in any branch. A graph holds as
-//   many slots as are in use concurrently; successive uses of a slot are ordered by the graph's
-//   edges. Removing nodes or edges between them, or bypassing them with
-//   cudaStreamUpdateCaptureDependencies, is the caller's responsibility. No call invalidates a
-//   capture of any thread, if `make` and T's destructor do not: cudaDeviceSynchronize invalidates
-//   captures in every mode, and the destroy functions of some libraries call it.
-// Errors: usage_error for a stream of another device, a closed pool, an invalidated capture, or the
-//   legacy stream while a blocking stream captures; pool_exhausted: leases or graphs hold all
-//   slots; cuda_error; exceptions of `make` and `recycle`. A throwing claim has taken nothing.
+//   many slots as are in use concurrently; its edges order successive uses of a slot. Removing
+//   nodes or edges between them, or bypassing them with cudaStreamUpdateCaptureDependencies, is the
+//   caller's responsibility. No call invalidates a capture, if `make` and T's destructor do not.
+// Errors: see claim().
 // Example: examples/cublas_handles.cpp.
 template <class T>
 class resource_pool {
  public:
   // Creates one resource, with the pool's device current. Several threads may call it concurrently.
-  // In a capture it runs in Relaxed mode, so it may allocate.
+  // In a capture it runs in Relaxed mode, so it may allocate; but cudaDeviceSynchronize invalidates
+  // captures in every mode.
   using make_function = std::function<T()>;
   // Prepares a used resource for its next use, with work on the claiming stream, e.g. a memset.
   // Called within claim(); in a capture for new resources too: the graph may be relaunched.
   using recycle_function = std::function<void(T&, stream_ref)>;
   // Called on the worker before T's destructor, after the GPU work on the resource. Must not throw.
+  // If either calls cudaDeviceSynchronize, as the destroy functions of some libraries do, it
+  // invalidates captures in every mode.
   using destroy_function = std::function<void(T&)>;
 
   // Throws cuda_error if `options.device` does not name a device, usage_error if `make` is empty,
@@ -192,9 +188,18 @@ class resource_pool {
                                [&] { return slot_pool::create(options, std::move(make_one)); });
   }
 
-  // Claims a resource for work on `stream`, which must be of the pool's device. Blocks the host for
-  // at most options.host_wait_max if all slots are out, in a capture for at most
-  // options.capture_wait_max if free ones are busy; then throws pool_exhausted. Any thread.
+  // Claims a resource for work on `stream`, which must be of the pool's device. A programmatically
+  // launched kernel must not touch it before it synchronizes with its predecessor. Any thread.
+  //   It gets the first of these that exists: the slot released last on its stream, without a wait;
+  // one whose work is done; a new one up to the limit; the oldest, with a wait in the stream, also
+  // if creating one failed. In a capture: one released in this capture, in dependency order; with
+  // options.group, one that other graphs of the group hold; one whose work is done; a new one; one
+  // of another branch, with an edge. If there is none, it waits on the host for eager work to end.
+  //   Blocks the host for at most options.host_wait_max if all slots are out, in a capture for at
+  // most options.capture_wait_max if free ones are busy. Then throws pool_exhausted: leases or
+  // graphs hold all slots. Throws usage_error for a stream of another device, a closed pool, an
+  // invalidated capture, or the legacy stream while a blocking stream captures; cuda_error;
+  // exceptions of `make` and `recycle`. If it throws, it has taken nothing.
   [[nodiscard]] lease<T> claim(stream_ref stream,
                                source_location where = source_location::current()) {
     lease<T> leased([&] { return slots_->claim({"resource_pool::claim", stream, where}); });
@@ -218,9 +223,9 @@ class resource_pool {
     });
   }
 
-  // The same as claim(), for what must stay after its capture, as a graph's output: no other claim
-  // of the capture, and no other graph of its sharing group, captured earlier or later, gets the
-  // resource while its graph exists. Outside of captures it is claim().
+  // The same as claim(), for what must stay after its capture, as a graph's output, or is used
+  // eagerly then: no other claim of the capture, and no other graph of its sharing group, captured
+  // earlier or later, gets the resource while its graph exists. Outside of captures it is claim().
   [[nodiscard]] lease<T> claim_kept(stream_ref stream,
                                     source_location where = source_location::current()) {
     lease<T> leased([&] {
@@ -246,8 +251,9 @@ class resource_pool {
     return try_claim_as("resource_pool::try_claim_for", stream, host_wait_max, where);
   }
 
-  // A claimer of this pool for `stream`, also one that is being captured. Throws as claim(). Any
-  // thread.
+  // A claimer of this pool for `stream`, also one that is being captured. Make one for each thread
+  // and its stream, and keep it as long as the stream: making and destroying one takes locks of the
+  // pool. A stream may have several. Throws as claim(). Any thread.
   [[nodiscard]] claimer<T> on(stream_ref stream,
                               source_location where = source_location::current()) {
     return {claimer_slots("resource_pool::on", *slots_, stream, where), *functions_};

@@ -72,33 +72,29 @@ struct kernel_argument_traits<buffer_lease<T>> : kernel_argument_traits<lease<de
 
 class scratch_claimer;
 
-// Memory in blocks of certain sizes, each with slots as those of a resource_pool. There are four
-// sizes for each power of two (1, 1.25, 1.5 and 1.75 times it), and steps of 2 MiB from 8 MiB on.
-// So a block is less than 25 % larger than the claim, but at least bytes_min. In a capture with
-// pool_options::group it may be one that the group's graphs hold already, up to four times as
-// large, and larger before the claim is refused. Blocks are neither split nor joined. A size that
-// was claimed once takes about 20 KB of host memory until the pool is destroyed.
-//   Memory comes back by trim() and after scratch_policy::idle_max. If a claim finds no memory or
-// no room below bytes_max, and no block of its size to wait for in the stream, it frees idle blocks
-// of other sizes on its thread and tries again. cudaFree may then block it until the device is
-// idle. If it finds no memory then, it waits for the deleter's worker, for at most
-// reclaim_wait_max; if the work on free blocks is not done, for that on the host, for at most
-// capture_wait_max. Blocks are freed only after the work on them.
+// Memory in blocks of certain sizes (block_bytes()), each with slots as those of a resource_pool.
+// Blocks are neither split nor joined. A size that was claimed once takes about 20 KB of host
+// memory until the pool is destroyed.
+//   Memory comes back by trim(), after scratch_policy::idle_max, and if a claim finds no memory or
+// no room below scratch_policy::bytes_max: it then frees idle blocks, and may block the host (see
+// claim()). Blocks are freed only after the work on them.
 // Thread safety: as resource_pool. A claim of a size that exists takes no lock of the pool's.
 // Lifetime: as resource_pool: the destructor never blocks; blocks are freed when they return.
 // Capture: as resource_pool; a limit that is reached in a capture acts as slots_max does.
-// Errors: as resource_pool; usage_error for more than bytes_max. Out of memory is a cuda_error, a
-//   limit that is reached, or a block above it, pool_exhausted: they name the claim's size and
-//   line, what leases and graphs hold, and the options that would have helped. Errors and holders
-//   name the blocks of one size "<label> of <size> bytes".
+// Errors: as resource_pool::claim; usage_error for more than bytes_max. Out of memory is a
+//   cuda_error, a limit that is reached, or a block above it, pool_exhausted: they name the claim's
+//   size and line, what leases and graphs hold, and the options that would have helped. Errors and
+//   holders name the blocks of one size "<label> of <size> bytes".
 // Example: examples/scratch.cpp.
 class ESCROW_API scratch_pool {
  public:
   // The smallest block, and the largest.
   static constexpr std::size_t bytes_min = 256;
   static constexpr std::size_t bytes_max = std::size_t{1} << 40;
-  // The size of the block that a claim of `bytes` gets, unless it shares one. Never less than
-  // `bytes`, also above bytes_max.
+  // The size of the block that a claim of `bytes` gets, unless it shares one: see claim(). There
+  // are four sizes for each power of two (1, 1.25, 1.5 and 1.75 times it), and steps of 2 MiB from
+  // 8 MiB on. So a block is less than 25 % larger than the claim, but at least bytes_min. Never
+  // less than `bytes`, also above bytes_max.
   [[nodiscard]] static std::size_t block_bytes(std::size_t bytes) noexcept;
 
   // `options.slots_max` limits each size. Throws cuda_error if `options.device` is not a device,
@@ -109,7 +105,14 @@ class ESCROW_API scratch_pool {
     pin_this_module();  // the worker calls the source's `free`
   }
 
-  // Claims at least `bytes` bytes. Contract and errors as resource_pool::claim. Any thread.
+  // Claims at least `bytes` bytes. Contract and errors as resource_pool::claim. In a capture with
+  // options.group it may get a block that the group's graphs hold already, up to four times as
+  // large, and larger before the claim is refused. Any thread.
+  //   A claim that finds no memory, or no room below scratch_policy::bytes_max, and no block of its
+  // size to wait for in the stream, frees idle blocks of other sizes on its thread and tries again.
+  // cudaFree may then block it until the device is idle. If it finds no memory then, it waits for
+  // the deleter's worker, for at most options.reclaim_wait_max; if the work on free blocks is not
+  // done, for that on the host, for at most options.capture_wait_max.
   [[nodiscard]] lease<device_block> claim(stream_ref stream, std::size_t bytes,
                                           source_location where = source_location::current());
   // The same for `count` elements, not initialized.

@@ -14,11 +14,7 @@ namespace escrow::inline v0_1 {
 // A scratch_pool for interfaces that give memory back by its address: memory resources, allocators
 // of frameworks, C. Where you can keep a lease, use the pool itself.
 // Thread safety: any thread may call anything concurrently, except constructor, assignment and
-//   destructor of the same copy. Allocating and freeing take a lock, each address one of 61, for a
-//   few instructions. While memory is freed, no other thread may begin or end a capture of the
-//   stream, of one given to record_stream(), or, if it is freed in a capture, of the stream of its
-//   allocation. In a destructor that a deleter calls, memory may be freed at any time: its record
-//   is deferred, see lease.
+//   destructor of the same copy. Captures of other threads while memory is freed: see deallocate().
 // Lifetime: copies share the memory, which ends as a scratch_pool's does, with the last copy. Of
 //   memory that is still allocated then, what was allocated in a capture, and recorded on no stream
 //   after it, belongs to the graph. The rest is leaked (deleter_stats::leaked), and a usage_error
@@ -44,7 +40,8 @@ class ESCROW_API stream_allocator {
 
   // Memory of at least `bytes` bytes, not initialized, for use in `stream`'s order; if the source's
   // memory `is_host_written`, as allocate_for_host(). `alignment` is a power of two. Never null,
-  // also for no bytes.
+  // also for no bytes. Takes one of 61 locks, by the address, for a few instructions, as freeing
+  // does.
   [[nodiscard]] void* allocate(stream_ref stream, std::size_t bytes,
                                std::size_t alignment = default_alignment,
                                source_location where = source_location::current());
@@ -65,6 +62,9 @@ class ESCROW_API stream_allocator {
   // of that capture. In a CUDA callback `stream` is that of the allocation. Null does nothing. If
   // it throws, the memory is still allocated. If CUDA refuses an event, the memory is free once it
   // can be recorded (see lease), and on_error gets the error.
+  //   Meanwhile no other thread may begin or end a capture of `stream`, of one given to
+  // record_stream(), or, if `stream` captures, of the stream of the allocation. In a destructor
+  // that a deleter calls, memory may be freed at any time: its record is deferred, see lease.
   void deallocate(stream_ref stream, void* memory,
                   source_location where = source_location::current());
   // For memory whose work is known to be done: waits for none, and the memory is free at once.
