@@ -39,7 +39,7 @@ BACKWARD = {
     ("deleter", "pending_events", "deleter_core"): "the core reports failed queries",
     ("deleter", "recycle_lane", "deleter_core"): "the core counts what is recycled",
 }
-LINE_MAX, FILE_MAX, FUNCTION_MAX, README_MAX = 100, 400, 70, 110
+LINE_MAX, FILE_MAX, FUNCTION_MAX, README_MAX, CLASS_WORDS_MAX = 100, 400, 70, 110, 200
 BANNED = {
     r"\bTODO\b|\bFIXME\b|\bXXX\b": "finish it, or leave it out",
     r"\bacquire\(\)": "acquire is a memory order; say claim",
@@ -162,6 +162,27 @@ def check_lengths(name, lines):
             start = None
 
 
+# A comment, and the class whose definition follows, perhaps with template parameters and constraints between.
+COMMENTED_CLASS = re.compile(
+    r"((?:^ *//(?: .*)?\n)+)"
+    r"(?:^ *(?:template|requires)\b[^;{]*?\n)?"
+    r"^ *(?:class|struct)\b(?: (?:\[\[\w+\]\]|ESCROW_\w+|alignas\(\w+\)))* (\w+)(?:<[^;{]*>)?(?: final)?\s*(?::[^;{]*)?\{",
+    re.MULTILINE,
+)
+
+
+def check_class_comments(name, lines):
+    """A public class's comment is short: what concerns one function is said there, explanations are on pages."""
+    if not re.search(r"/include/escrow/(?!detail/|internal/).*\.hpp$", name):
+        return
+    text = "\n".join(lines)
+    for found in COMMENTED_CLASS.finditer(text):
+        words = len(re.sub(r"^ *//", "", found[1], flags=re.MULTILINE).split())
+        if words > CLASS_WORDS_MAX:
+            number = text.count("\n", 0, found.start()) + 1
+            yield f"{name}:{number}: class {found[2]}: {words} words, at most {CLASS_WORDS_MAX}"
+
+
 def check_words(name, lines):
     if not lines[0].startswith("//"):
         yield f"{name}:1: the first line must say what the file is for"
@@ -248,7 +269,7 @@ def check_figures():
 
 
 def main():
-    checks = (check_includes, check_exports, check_atomics, check_lengths, check_words)
+    checks = (check_includes, check_exports, check_atomics, check_lengths, check_class_comments, check_words)
     all_sources = list(sources())
     problems = [problem for each in all_sources for check in checks for problem in check(*each)]
     problems += check_reading_order(all_sources)
