@@ -76,8 +76,8 @@ deleter::retirement deleter::with_object(retirement begun, int device) {
   return begun;
 }
 
-deleter::retirement deleter::begin() {
-  require_open("deleter::retire");
+deleter::retirement deleter::begin(char const* call) {
+  require_open(call);
   int device = 0;
   cudaError_t const status = cudaGetDevice(&device);
   if (status == cudaErrorNotPermitted) {  // in a CUDA callback

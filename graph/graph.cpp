@@ -208,6 +208,13 @@ graph capture_scope::end(source_location where) {
         usage_error("capture_scope::end", "the capture was ended before", "end it once"), where);
   }
   graph_registry::global().end_capture(captured_.id, captured_.graph);
+  if (is_ended_elsewhere()) {
+    is_open_ = false;
+    throw usage_error(usage_error("capture_scope::end",
+                                  "another call, such as cudaStreamEndCapture(), ended the capture",
+                                  "end it by end() alone"),
+                      where);
+  }
   cudaGraph_t captured = nullptr;
   cudaError_t const status = end_capture(stream_, captured);
   if (status != cudaSuccess) {
@@ -225,8 +232,15 @@ capture_scope::~capture_scope() {
   if (is_open_) static_cast<void>(drop());
 }
 
+bool capture_scope::is_ended_elsewhere() const noexcept {
+  capture_info now;
+  if (captured_.id == 0 || !succeeded(detail::query_capture(stream_, now))) return false;
+  return now.is_none() || (now.is_active() && now.id != captured_.id);
+}
+
 bool capture_scope::drop() noexcept {
   graph_registry::global().end_capture(captured_.id, captured_.graph);
+  if (is_ended_elsewhere()) return true;
   // An unended capture would leave the stream unusable. A call that failed because the capture was
   // invalidated has ended it; one that failed for another reason has not.
   constexpr int attempts_max = 3;

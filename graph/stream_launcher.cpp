@@ -27,9 +27,8 @@ stream_launcher::stream_launcher(graph_exec&& exec, stream_ref stream, source_lo
       id_(detail::called_at(creating_launcher, where,
                             [&]() -> std::uint64_t {
                               static_cast<void>(exec.require(creating_launcher));
-                              if (is_ambiguous(stream.get())) return 0;
                               refuse_if_capturing(creating_launcher, stream);
-                              return stream_id(stream);
+                              return is_ambiguous(stream.get()) ? 0 : stream_id(stream);
                             })),
       exec_(std::move(exec)) {}
 

@@ -21,14 +21,21 @@ slot_pool::owned slot_pool::create(pool_options const& options, make_function ma
   return owned(new slot_pool(options, std::move(make), policy));
 }
 
+void slot_pool::require_device(char const* what, int device, int devices) {
+  if (device >= 0 && device < devices) return;
+  throw cuda_error(cudaErrorInvalidDevice, "cudaSetDevice", source_location::current(),
+                   std::string(what) + " is " + std::to_string(device) + ", and " +
+                       (devices == 1 ? "the only device is 0"
+                                     : "the devices are 0 to " + std::to_string(devices - 1)));
+}
+
 slot_pool::slot_pool(pool_options const& options, make_function make,
                      scratch_policy const* policy) {
   int devices = 0;
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
   pool_options own = options;
   if (own.device == -1) own.device = current_device();
-  bool const is_device = own.device >= 0 && own.device < devices;
-  if (!is_device) throw cuda_error(cudaErrorInvalidDevice, "cudaSetDevice");
+  require_device("pool_options::device", own.device, devices);
   deleter_core& core = (own.deleter != nullptr ? *own.deleter : deleter::global()).core();
   state_ = std::make_unique<state>(*this, std::move(own), std::move(make), policy, core, devices);
   state_->bind_group();  // last: a group stays bound
@@ -80,6 +87,11 @@ void slot_pool::state::bind_group() {
 }
 
 slot_pool::~slot_pool() = default;
+
+void slot_pool::refuse_moved_from(char const* call, source_location where) {
+  throw usage_error(
+      usage_error(call, "the pool was moved from", "use the one that it was moved to"), where);
+}
 
 int slot_pool::device() const noexcept {
   return state_->options.device;

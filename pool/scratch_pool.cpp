@@ -31,8 +31,9 @@ slot_pool::owned scratch_pool::make_slots(pool_options const& options, scratch_p
 lease<device_block> scratch_pool::claim_as(char const* call, claim_kind kind, stream_ref stream,
                                            std::size_t bytes, source_location where) {
   return lease<device_block>([&] {
-    return slots_->claim_bytes(
-        {.call = call, .stream = stream, .where = where, .bytes = bytes, .kind = kind});
+    return slot_pool::of(slots_, call, where)
+        .claim_bytes(
+            {.call = call, .stream = stream, .where = where, .bytes = bytes, .kind = kind});
   });
 }
 
@@ -52,7 +53,7 @@ lease<device_block> scratch_pool::claim_kept(stream_ref stream, std::size_t byte
 }
 
 scratch_claimer scratch_pool::on(stream_ref stream, source_location where) {
-  return {*slots_, stream, where};
+  return {slot_pool::of(slots_, "scratch_pool::on", where), stream, where};
 }
 
 scratch_claimer::scratch_claimer(slot_pool& pool, stream_ref stream, source_location where)
@@ -106,9 +107,10 @@ std::size_t scratch_pools::device_count(source_location where) {
 }
 
 scratch_pool& scratch_pools::on(int device, source_location where) {
-  if (device < 0 || static_cast<std::size_t>(device) >= places_.size()) {
-    throw cuda_error(cudaErrorInvalidDevice, "cudaSetDevice", where);
-  }
+  constexpr char const* call = "scratch_pools::on";
+  detail::called_at(call, where, [&] {
+    slot_pool::require_device("`device`", device, static_cast<int>(places_.size()));
+  });
   place& its = places_[static_cast<std::size_t>(device)];
   std::call_once(its.is_made, [&] {
     pool_options chosen = options_;

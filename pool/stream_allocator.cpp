@@ -30,10 +30,6 @@ namespace {
 constexpr char const* allocate_name = "stream_allocator::allocate";
 constexpr char const* deallocate_name = "stream_allocator::deallocate";
 
-// How an allocation claims its memory.
-using claim_function = lease<device_block> (scratch_pool::*)(stream_ref, std::size_t,
-                                                             source_location);
-
 }  // namespace
 
 struct ESCROW_LOCAL stream_allocator::state {
@@ -109,13 +105,13 @@ struct ESCROW_LOCAL stream_allocator::state {
     return shards[reinterpret_cast<std::uintptr_t>(address) / default_alignment % shards.size()];
   }
 
-  void* allocate(char const* call, claim_function claim, stream_ref stream, std::size_t bytes,
+  void* allocate(char const* call, claim_kind kind, stream_ref stream, std::size_t bytes,
                  std::size_t alignment, source_location where) {
     return detail::called_at(call, where, [&]() -> void* {
-      return allocate_now(call, claim, stream, bytes, alignment, where);
+      return allocate_now(call, kind, stream, bytes, alignment, where);
     });
   }
-  void* allocate_now(char const* call, claim_function claim, stream_ref stream, std::size_t bytes,
+  void* allocate_now(char const* call, claim_kind kind, stream_ref stream, std::size_t bytes,
                      std::size_t alignment, source_location where) {
     if (!std::has_single_bit(alignment)) {
       throw usage_error(call, "`alignment` is " + std::to_string(alignment), "pass a power of two");
@@ -126,7 +122,7 @@ struct ESCROW_LOCAL stream_allocator::state {
           call, "`bytes` is " + std::to_string(bytes) + ", aligned to " + std::to_string(alignment),
           "allocate at most scratch_pool::bytes_max");
     }
-    lease<device_block> memory = (pool.*claim)(stream, bytes + more, where);
+    lease<device_block> memory = pool.claim_as(call, kind, stream, bytes + more, where);
     auto const start = reinterpret_cast<std::uintptr_t>(memory->data());
     auto* const address = static_cast<std::byte*>(memory->data()) + (-start & more);
     shard& its = shard_of(address);
@@ -224,26 +220,26 @@ std::shared_ptr<stream_allocator::state> stream_allocator::make_state(pool_optio
 
 void* stream_allocator::allocate(stream_ref stream, std::size_t bytes, std::size_t alignment,
                                  source_location where) {
-  return state_->allocate(allocate_name, &scratch_pool::claim, stream, bytes, alignment, where);
+  return state_->allocate(allocate_name, claim_kind::in_order, stream, bytes, alignment, where);
 }
 
 void* stream_allocator::allocate_for_host(stream_ref stream, std::size_t bytes,
                                           std::size_t alignment, source_location where) {
-  return state_->allocate("stream_allocator::allocate_for_host", &scratch_pool::claim_for_host,
-                          stream, bytes, alignment, where);
+  return state_->allocate("stream_allocator::allocate_for_host", claim_kind::for_host, stream,
+                          bytes, alignment, where);
 }
 
 void* stream_allocator::allocate_kept(stream_ref stream, std::size_t bytes, std::size_t alignment,
                                       source_location where) {
-  return state_->allocate("stream_allocator::allocate_kept", &scratch_pool::claim_kept, stream,
-                          bytes, alignment, where);
+  return state_->allocate("stream_allocator::allocate_kept", claim_kind::kept, stream, bytes,
+                          alignment, where);
 }
 
 void* stream_allocator::allocate(std::size_t bytes, std::size_t alignment, source_location where) {
   return detail::called_at(allocate_name, where, [&] {
     cudaStream_t const own = state_->stream();
     void* const memory =
-        state_->allocate(allocate_name, &scratch_pool::claim, own, bytes, alignment, where);
+        state_->allocate(allocate_name, claim_kind::in_order, own, bytes, alignment, where);
     try {
       relaxed_capture_scope const relaxed;
       check(cudaStreamSynchronize(own), "cudaStreamSynchronize");

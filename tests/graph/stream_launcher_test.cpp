@@ -62,6 +62,17 @@ TEST_F(StreamLauncher, RecordsItsLaunchesTogether) {
       << "nothing is released then";
 }
 
+TEST_F(StreamLauncher, IsRefusedForADefaultStreamThatIsBeingCaptured) {
+  graph const source = captured(*taken);
+  graph_exec exec(source);
+  test::capture open{cudaStreamPerThread, cudaStreamCaptureModeRelaxed};
+  expect_error<usage_error>([&] { return stream_launcher(std::move(exec), cudaStreamPerThread); },
+                            {"stream_launcher::stream_launcher", "is being captured"});
+  must(open.end());
+  EXPECT_EQ(records(std::move(exec), two), (std::pair<std::uint64_t, std::uint64_t>(0, 1)))
+      << "it was taken";
+}
+
 TEST_F(StreamLauncher, RecordsEachLaunchWhereItMust) {
   using counted = std::pair<std::uint64_t, std::uint64_t>;
   counted const each{often, 0};

@@ -149,8 +149,8 @@ constexpr auto relaxed = std::memory_order_relaxed;
 
 TEST(PlantedInTheDeleter, ARelaxedDropOfTheLastUseIsFound) {
   options const how{.name = "drop_use", .random = 5'000};
-  EXPECT_TRUE(finds_planted(how, drop_while_the_deleter_ends, "deleter_core::drop_use",
-                            std::memory_order_release, relaxed));
+  EXPECT_TRUE(finds_planted(how, drop_while_the_deleter_ends, "drop_one", std::memory_order_acq_rel,
+                            std::memory_order_acquire));
   EXPECT_TRUE(finds_planted(how, drop_while_the_deleter_ends, "deleter_core::run_worker",
                             std::memory_order_acquire, relaxed));
 }

@@ -128,12 +128,18 @@ class ESCROW_API deleter {
   template <class Owner>
   void retire(stream_ref stream, Owner&& owner,
               source_location where = source_location::current()) {
+    retire_as("deleter::retire", stream, std::forward<Owner>(owner), where);
+  }
+
+  // The same for a function with another name, `call`, which errors name.
+  template <class Owner>
+  void retire_as(char const* call, stream_ref stream, Owner&& owner, source_location where) {
     auto const begin_on = [&] {
-      retirement begun = begin(stream);
+      retirement begun = begin(stream, call);
       detail::tell_of_capture(owner, stream);
       return begun;
     };
-    hand_over(begin_on, std::forward<Owner>(owner), where);
+    hand_over(call, begin_on, std::forward<Owner>(owner), where);
   }
 
   // As retire(stream, owner) around the work, for an owner that takes over from the caller what it
@@ -159,7 +165,8 @@ class ESCROW_API deleter {
   // std::bad_alloc, cuda_error; the caller then keeps the owner. Any thread.
   template <class Owner>
   void retire(Owner&& owner, source_location where = source_location::current()) {
-    hand_over([&] { return begin(); }, std::forward<Owner>(owner), where);
+    hand_over(
+        "deleter::retire", [&] { return begin(); }, std::forward<Owner>(owner), where);
   }
 
   // Destroys `owner` once the last record of `ready` is done. Before that, the event must be
@@ -168,15 +175,16 @@ class ESCROW_API deleter {
   template <class Owner>
   void retire_after(event_ref ready, Owner&& owner,
                     source_location where = source_location::current()) {
+    constexpr char const* call = "deleter::retire_after";
     auto const begin_after = [&] {
       if (ready.get() == nullptr) {
-        throw usage_error("deleter::retire_after", "`ready` is null", "pass a recorded event");
+        throw usage_error(call, "`ready` is null", "pass a recorded event");
       }
-      retirement begun = begin();
+      retirement begun = begin(call);
       begun.object->reclaim_after(ready.get(), {});
       return begun;
     };
-    hand_over(begin_after, std::forward<Owner>(owner), where);
+    hand_over(call, begin_after, std::forward<Owner>(owner), where);
   }
 
   // Destroys `owner` once `graph`, its clones and execs are destroyed, and their launches done.
@@ -186,7 +194,8 @@ class ESCROW_API deleter {
   template <class Owner>
   void retire(cudaGraph_t graph, Owner&& owner,
               source_location where = source_location::current()) {
-    hand_over([&] { return begin(graph); }, std::forward<Owner>(owner), where);
+    hand_over(
+        "deleter::retire", [&] { return begin(graph); }, std::forward<Owner>(owner), where);
   }
 
   // Returns when everything retired before the call and not held by a graph has been reclaimed, or
@@ -239,7 +248,7 @@ class ESCROW_API deleter {
     retired_object::loan object = nullptr;
   };
 
-  retirement begin();
+  retirement begin(char const* call = "deleter::retire");
   retirement begin(stream_ref stream, char const* call = "deleter::retire");
   retirement begin(cudaGraph_t graph);
   // As begin(stream, call), also for a stopped deleter: for a use of an existing object.
@@ -247,10 +256,10 @@ class ESCROW_API deleter {
   // With an empty object, whose owner is destroyed with `device` current.
   retirement with_object(retirement begun, int device);
   template <class Begin, class Owner>
-  void hand_over(Begin begin, Owner&& owner, source_location where) {
+  void hand_over(char const* call, Begin begin, Owner&& owner, source_location where) {
     require_owner<Owner>();
     if constexpr (makes_owner<Owner>) {
-      detail::called_at("deleter::retire", where, [&] {
+      detail::called_at(call, where, [&] {
         retirement begun = begin();
         begun.object->emplace(std::forward<Owner>(owner));
         finish(std::move(begun));

@@ -115,7 +115,7 @@ void record_stream(std::shared_ptr<T> const& shared, stream_ref stream,
 // one is dropped. Throws as deleter::retire(stream, owner). Any thread.
 template <class Owner>
 void retain(stream_ref stream, Owner&& owner, source_location where = source_location::current()) {
-  deleter::global().retire(stream, std::forward<Owner>(owner), where);
+  deleter::global().retire_as("retain", stream, std::forward<Owner>(owner), where);
 }
 
 }  // namespace escrow::inline v0_1

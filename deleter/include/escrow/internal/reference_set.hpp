@@ -79,10 +79,7 @@ struct group_order;
 //   launch, which run no destructor.
 // Lifetime: shared by reference sets that have members in common.
 struct launch_order {
-  launch_order() = default;
-  launch_order(launch_order&&) = delete;
   ~launch_order() { std::lock_guard const lock(mutex); }  // a program's ThreadSanitizer sees it
-
   // Guards all but `execs`, and the launch_end of each exec of this order.
   std::mutex mutex;
   std::shared_ptr<launch_end> last;  // null: nothing was launched yet
@@ -232,13 +229,12 @@ class reference_set final : public reclaimable {
   std::uint64_t hoisted_off_ = 0;    // id of the last graph that it was hoisted off; 0: none
 };
 
-// Makes `graph`, whose id is `id`, hold `member`, which is idle: in the graph's open
-// set if there is one, else in a new set. `may_append` false: always a new set, to which nothing is
-// appended later. `group`: the sharing group that the set is of; null: none. `keeper`: see
-// reference_set::place. `is_taken` returns
-// whether the member was taken; then it is reclaimed even if this throws. Throws usage_error for a
-// capture that was invalidated meanwhile, cuda_error, std::bad_alloc. Any thread. Source:
-// cudaUserObjectCreate, cudaGraphRetainUserObject.
+// Makes `graph`, whose id is `id`, hold `member`, which is idle: in the graph's open set if there
+// is one, else in a new set. `may_append` false: always a new set, to which nothing is appended
+// later. `group`: the sharing group that the set is of; null: none. `keeper`: see
+// reference_set::place. `is_taken` returns whether the member was taken; then it is reclaimed even
+// if this throws. Throws usage_error for a capture that was invalidated meanwhile, cuda_error,
+// std::bad_alloc. Any thread. Source: cudaUserObjectCreate, cudaGraphRetainUserObject.
 void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std::uint64_t id,
                    bool may_append, std::shared_ptr<group_order> const& group, bool& is_taken,
                    kept_sets* keeper = nullptr);

@@ -131,11 +131,14 @@ class ESCROW_API capture_scope {
   capture_scope(capture_scope&&) = delete;
   ~capture_scope();
 
-  // Ends the capture, once; throws cuda_error if it was invalidated or a fork was not joined.
+  // Ends the capture, once; throws cuda_error if it was invalidated or a fork was not joined, and
+  // usage_error if another call ended it. A capture that the stream began since then goes on.
   // Source: cudaStreamEndCapture.
   [[nodiscard]] graph end(source_location where = source_location::current());
 
  private:
+  // Whether the stream captures nothing, or something else.
+  [[nodiscard]] bool is_ended_elsewhere() const noexcept;
   bool drop() noexcept;  // whether the capture is over
 
   cudaStream_t stream_;

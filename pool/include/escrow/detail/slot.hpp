@@ -144,7 +144,14 @@ class ESCROW_API slot_pool {
     void operator()(slot_pool* owned) const noexcept { owned->close_and_leave(); }
   };
 
-  using owned = std::unique_ptr<slot_pool, leave_pool>;
+  using owned = std::unique_ptr<slot_pool, leave_pool>;  // of a public pool; null if moved from
+
+  // For a public function `call` of that pool. Throws usage_error if it was moved from.
+  [[nodiscard]] static slot_pool& of(owned const& its, char const* call, source_location where) {
+    if (its == nullptr) [[unlikely]]
+      refuse_moved_from(call, where);
+    return *its;
+  }
 
   // `options.device` must be a device. `policy`: a scratch_pool's, which has many sizes; null: a
   // resource_pool's. Throws cuda_error, usage_error. The library frees what it allocates here: the
@@ -152,6 +159,8 @@ class ESCROW_API slot_pool {
   [[nodiscard]] static owned create(pool_options const& options, make_function make,
                                     scratch_policy const* policy = nullptr);
   slot_pool(slot_pool&&) = delete;
+  // Throws cuda_error, which names `what`, if `device` is none of so many devices.
+  static void require_device(char const* what, int device, int devices);
 
   [[nodiscard]] claimed_slot claim(claim_request const& asked);
   [[nodiscard]] claimed_slot claim_bytes(claim_request const& asked);  // of a scratch_pool
@@ -199,6 +208,7 @@ class ESCROW_API slot_pool {
 
   slot_pool(pool_options const& options, make_function make, scratch_policy const* policy);
   ~slot_pool();
+  [[noreturn]] static void refuse_moved_from(char const* call, source_location where);
   static void destroy_slot(reclaimable& thing) noexcept;
 
   std::unique_ptr<state> state_;

@@ -202,7 +202,7 @@ class resource_pool {
   // exceptions of `make` and `recycle`. If it throws, it has taken nothing.
   [[nodiscard]] lease<T> claim(stream_ref stream,
                                source_location where = source_location::current()) {
-    lease<T> leased([&] { return slots_->claim({"resource_pool::claim", stream, where}); });
+    lease<T> leased([&] { return claim_slot({"resource_pool::claim", stream, where}); });
     leased.recycle(*functions_);
     return leased;
   }
@@ -218,7 +218,7 @@ class resource_pool {
     constexpr char const* call = "resource_pool::claim_for_host";
     return lease<T>([&] {
       functions_->require_no_recycle(call, where);
-      return slots_->claim(
+      return claim_slot(
           {.call = call, .stream = stream, .where = where, .kind = claim_kind::for_host});
     });
   }
@@ -229,10 +229,10 @@ class resource_pool {
   [[nodiscard]] lease<T> claim_kept(stream_ref stream,
                                     source_location where = source_location::current()) {
     lease<T> leased([&] {
-      return slots_->claim({.call = "resource_pool::claim_kept",
-                            .stream = stream,
-                            .where = where,
-                            .kind = claim_kind::kept});
+      return claim_slot({.call = "resource_pool::claim_kept",
+                         .stream = stream,
+                         .where = where,
+                         .kind = claim_kind::kept});
     });
     leased.recycle(*functions_);
     return leased;
@@ -256,36 +256,50 @@ class resource_pool {
   // pool. A stream may have several. Throws as claim(). Any thread.
   [[nodiscard]] claimer<T> on(stream_ref stream,
                               source_location where = source_location::current()) {
-    return {claimer_slots("resource_pool::on", *slots_, stream, where), *functions_};
+    constexpr char const* call = "resource_pool::on";
+    return {claimer_slots(call, slot_pool::of(slots_, call, where), stream, where), *functions_};
   }
 
   // Refuses claims from now on, destroys free slots, and waits at most `timeout` for the others,
   // for those of launches by graph_exec, too; see also pool_options::held_until_closed. Returns the
   // holders of what is left; empty: every slot returned. Any thread.
-  [[nodiscard]] std::vector<holder> close_for(std::chrono::nanoseconds timeout) {
-    return slots_->close_for(timeout);
+  [[nodiscard]] std::vector<holder> close_for(std::chrono::nanoseconds timeout,
+                                              source_location where = source_location::current()) {
+    return slot_pool::of(slots_, "resource_pool::close_for", where).close_for(timeout);
   }
 
   // What holds slots now. Any thread. Throws std::bad_alloc.
-  [[nodiscard]] std::vector<holder> holders() const { return slots_->holders(); }
+  [[nodiscard]] std::vector<holder> holders(
+      source_location where = source_location::current()) const {
+    return slot_pool::of(slots_, "resource_pool::holders", where).holders();
+  }
   // The pool, its statistics and holders in words, for a log when a shutdown waits, or for a
   // debugger. Any thread; takes short locks. Throws std::bad_alloc.
   //
   //     pool "blocks" on device 0, slots_max 4: {"slots": 3, "leased": 1, "idle": 1, ...}
   //       capture 12 holds 1 for 5301 ms, since the claim at solver.cpp:88
   //       a lease holds 1 for 412 ms, since the claim at halo.cpp:17
-  [[nodiscard]] std::string describe() const { return slots_->describe(); }
+  [[nodiscard]] std::string describe(source_location where = source_location::current()) const {
+    return slot_pool::of(slots_, "resource_pool::describe", where).describe();
+  }
 
-  [[nodiscard]] pool_stats stats() const noexcept { return slots_->stats(); }
-  [[nodiscard]] int device() const noexcept { return slots_->device(); }
+  // Of a pool that was moved from: zeros, and device -1.
+  [[nodiscard]] pool_stats stats() const noexcept {
+    return slots_ == nullptr ? pool_stats{} : slots_->stats();
+  }
+  [[nodiscard]] int device() const noexcept { return slots_ == nullptr ? -1 : slots_->device(); }
 
  private:
+  [[nodiscard]] claimed_slot claim_slot(claim_request const& asked) {
+    return slot_pool::of(slots_, asked.call, asked.where).claim(asked);
+  }
+
   static constexpr char const* creating = "resource_pool::resource_pool";
 
   std::optional<lease<T>> try_claim_as(char const* call, stream_ref stream,
                                        std::chrono::nanoseconds host_wait_max,
                                        source_location where) {
-    lease<T> leased([&] { return slots_->claim({call, stream, where, host_wait_max}); });
+    lease<T> leased([&] { return claim_slot({call, stream, where, host_wait_max}); });
     leased.recycle(*functions_);
     return leased ? std::optional(std::move(leased)) : std::nullopt;
   }

@@ -153,29 +153,44 @@ class ESCROW_API scratch_pool {
   // or none is left. Returns the bytes freed. cudaFree may block until the device is idle. Throws
   // cuda_error; what was freed until then is freed. Any thread.
   std::size_t trim(std::size_t keep_bytes = 0, source_location where = source_location::current()) {
-    return detail::called_at("scratch_pool::trim", where, [&] { return slots_->trim(keep_bytes); });
+    constexpr char const* call = "scratch_pool::trim";
+    return detail::called_at(call, where,
+                             [&] { return slot_pool::of(slots_, call, where).trim(keep_bytes); });
   }
 
   // As resource_pool::close_for, for all sizes.
-  [[nodiscard]] std::vector<holder> close_for(std::chrono::nanoseconds timeout) {
-    return slots_->close_for(timeout);
+  [[nodiscard]] std::vector<holder> close_for(std::chrono::nanoseconds timeout,
+                                              source_location where = source_location::current()) {
+    return slot_pool::of(slots_, "scratch_pool::close_for", where).close_for(timeout);
   }
 
   // What holds blocks of any size now. Any thread. Throws std::bad_alloc.
-  [[nodiscard]] std::vector<holder> holders() const { return slots_->holders(); }
+  [[nodiscard]] std::vector<holder> holders(
+      source_location where = source_location::current()) const {
+    return slot_pool::of(slots_, "scratch_pool::holders", where).holders();
+  }
   // The pool, its statistics and holders in words, as resource_pool::describe. Any thread; takes
   // short locks. Throws std::bad_alloc.
   //
   //     scratch pool "solver" on device 0, slots_max 64: {"bytes": 6144, "bytes_in_use": 4096, ...}
   //       "solver of 4096 bytes": a lease holds 1 for 412 ms, since the claim at halo.cpp:17
-  [[nodiscard]] std::string describe() const { return slots_->describe(); }
+  [[nodiscard]] std::string describe(source_location where = source_location::current()) const {
+    return slot_pool::of(slots_, "scratch_pool::describe", where).describe();
+  }
 
-  // Total memory of all blocks, in bytes, in use or not, from its allocation until it is freed.
-  [[nodiscard]] std::size_t bytes() const noexcept { return slots_->bytes(); }
-  // The statistics of all sizes. Any thread.
-  [[nodiscard]] scratch_stats stats() const noexcept { return slots_->stats_in_bytes(); }
+  // Total memory of all blocks, in bytes, in use or not, from its allocation until it is freed. 0
+  // if the pool was moved from.
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return slots_ == nullptr ? 0 : slots_->bytes();
+  }
+  // The statistics of all sizes; zeros if the pool was moved from. Any thread.
+  [[nodiscard]] scratch_stats stats() const noexcept {
+    return slots_ == nullptr ? scratch_stats{} : slots_->stats_in_bytes();
+  }
 
  private:
+  friend class stream_allocator;  // whose errors name its own calls
+
   static slot_pool::owned make_slots(pool_options const& options, scratch_policy const& policy,
                                      source_location where);
   [[nodiscard]] lease<device_block> claim_as(char const* call, claim_kind kind, stream_ref stream,

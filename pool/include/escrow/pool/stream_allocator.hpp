@@ -37,6 +37,9 @@ class ESCROW_API stream_allocator {
       : state_(make_state(options, policy, where)) {
     pin_this_module();  // the worker calls the source's `free`
   }
+  // A move is a copy: none is ever empty.
+  stream_allocator(stream_allocator const&) noexcept = default;
+  stream_allocator& operator=(stream_allocator const&) noexcept = default;
 
   // Memory of at least `bytes` bytes, not initialized, for use in `stream`'s order; if the source's
   // memory `is_host_written`, as allocate_for_host(). `alignment` is a power of two. Never null,
@@ -101,7 +104,7 @@ class ESCROW_API stream_allocator {
   static std::shared_ptr<state> make_state(pool_options const& options,
                                            scratch_policy const& policy, source_location where);
 
-  std::shared_ptr<state> state_;  // null if moved from
+  std::shared_ptr<state> state_;  // never null
 };
 
 }  // namespace escrow::inline v0_1
