@@ -309,10 +309,16 @@ struct world_pools : world_streams {
     if (scratch_ == nullptr) return skipped;
     std::size_t const keep = kept_bytes[way];
     bool const was_idle = is_machine_idle();
+    // Beside it, the worker's look for unused blocks misses the one that this asks about.
+    bool const may_hide_one = baton::is_in_group();
     std::size_t const before = scratch_->bytes();
     auto const freed_before = things::freed_here();
     std::size_t freed = 0;
     outcome const result = attempt([&] { freed = scratch_->trim(keep); });
+    each_block([&](int each) {
+      if (may_hide_one && state_of(each).checks == things::given_back)
+        state_of(each).is_pooled = true;
+    });
     if (result != done || is_lost()) return result;
     meet(memory_trimmed, freed != 0);
     bool const is_all_known = !is_disturbed_;  // or else a block may have been made in vain
