@@ -75,6 +75,7 @@ std::shared_ptr<graph_block> find_block(void const* address) {
 cudaError_t make_alloc_work(graph_state const& graph, cudaMemAllocNodeParams& params, work& what) {
   if (!is_possible(params)) return cudaErrorInvalidValue;
   if (graph.embedded && !graph.body) return cudaErrorNotSupported;
+  if (params.bytesize > the().how.device_memory) return cudaErrorMemoryAllocation;
   auto block = std::make_shared<graph_block>(params, graph.id);
   params.dptr = block->params.dptr;
   what = alloc_work{std::move(block)};

@@ -180,6 +180,12 @@ TEST_F(BuildKinds, AreValuesThatCanBeAddedAgain) {
   EXPECT_EQ(sum.load(std::memory_order_acquire), 2);
 }
 
+TEST_F(BuildKinds, MoreMemoryThanThereIsIsAnErrorOfCuda) {
+  expect_error([&] { return build(*built).add(alloc_node(std::size_t{1} << 60)); },
+               cudaErrorMemoryAllocation);
+  EXPECT_TRUE(nodes_in(*built).empty());
+}
+
 TEST_F(BuildKinds, AnEventIsAwaitedAndRecordedInItsTurn) {
   auto const awaited = std::make_shared<event const>();
   event_ref const recorded = borrowed.get();
