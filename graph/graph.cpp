@@ -113,9 +113,9 @@ graph graph::clone(source_location where) const {
   });
 }
 
-cudaGraphNode_t graph::embed_in(char const* call, cudaGraph_t in,
-                                std::span<cudaGraphNode_t const> after) const {
-  graph_core& core = detail::require_graph(call, shared_.get());
+cudaGraphNode_t graph::embed(char const* call, graph_core* child, cudaGraph_t in,
+                             std::span<cudaGraphNode_t const> after) {
+  graph_core& core = detail::require_graph(call, child);
   graph_survey const survey = survey_for_copy(call, core);
   refuse_overwriting(call, survey.known, in, after);
   cudaGraphNode_t node = nullptr;

@@ -1,6 +1,8 @@
 // Adding nodes; what they keep is graph_core's.
 #include "escrow/nodes/build.hpp"
 
+#include <string>
+
 #include "escrow/core/error.hpp"
 #include "escrow/detail/cuda12.hpp"
 #include "graph_core.hpp"
@@ -9,29 +11,121 @@ namespace escrow::inline v0_1 {
 
 namespace {
 constexpr char const* adding = "graph_builder_ref::add";
+
+char const* name_of(cudaGraphNodeType type) noexcept {
+  switch (type) {
+    case cudaGraphNodeTypeKernel:
+      return "kernel";
+    case cudaGraphNodeTypeMemcpy:
+      return "memcpy";
+    case cudaGraphNodeTypeMemset:
+      return "memset";
+    case cudaGraphNodeTypeHost:
+      return "host";
+    case cudaGraphNodeTypeGraph:
+      return "child";
+    case cudaGraphNodeTypeEmpty:
+      return "empty";
+    case cudaGraphNodeTypeWaitEvent:
+      return "wait";
+    case cudaGraphNodeTypeEventRecord:
+      return "record";
+    case cudaGraphNodeTypeMemAlloc:
+      return "alloc";
+    case cudaGraphNodeTypeMemFree:
+      return "free";
+    case cudaGraphNodeTypeConditional:
+      return "conditional";
+    default:
+      return "other";
+  }
+}
+
+// Calls `call`; a cuda_error that leaves it gets what `note` tells of its status.
+template <class Call, class Note>
+decltype(auto) with_note(Call const& call, Note const& note) {
+  try {
+    return call();
+  } catch (cuda_error const& failed) {
+    std::string const text = note(failed.status());
+    if (text.empty()) throw;
+    throw cuda_error(failed.status(), failed.api(), failed.where(), text);
+  }
+}
+
+// Why CUDA refuses a kernel of this shape, if it is one.
+std::string kernel_note(cudaError_t status, cudaGraphNodeParams const& params) {
+  if (params.type != cudaGraphNodeTypeKernel) return "";
+  auto const& its = params.kernel;
+  launch_config const config{
+      .grid = its.gridDim, .block = its.blockDim, .shared_bytes = its.sharedMemBytes};
+  return detail::misfit_note(status, kernel(static_cast<void const*>(its.func)), config);
+}
+
+// Why CUDA refuses these parameters for a node that is there, if that is known.
+std::string change_note(cudaError_t status, cudaGraphNode_t changed,
+                        cudaGraphNodeParams const& params) {
+  if (status != cudaErrorInvalidValue && status != cudaErrorNotSupported) {
+    return kernel_note(status, params);
+  }
+  cudaGraphNodeType type{};
+  if (!succeeded(cudaGraphNodeGetType(changed, &type))) return "";
+  if (type != params.type) {
+    return std::string("the node is of kind ") + name_of(type) + ", `kind` is of kind " +
+           name_of(params.type) + ": destroy the node, and add another";
+  }
+  if (type == cudaGraphNodeTypeMemFree) {
+    return "CUDA does not change a node that frees memory: destroy it, and add another";
+  }
+  return kernel_note(status, params);
+}
+
 }  // namespace
 
 graph_builder_ref::graph_builder_ref(graph const& into) noexcept
-    : core_(into.core()), in_(into.core() == nullptr ? nullptr : into.core()->native()) {}
+    : core_(into.core()),
+      in_(into.core() == nullptr ? nullptr : into.core()->native()),
+      standing_(standing::there) {}
 
 graph_core& graph_builder_ref::require(char const* call) const {
+  if (standing_ == standing::empty) {
+    throw usage_error(call, "the node, or place, is empty: it is of no graph",
+                      "use what add() or build() returned");
+  }
+  if (standing_ == standing::destroyed) {
+    throw usage_error(call, "the node was destroyed", "use it before its destroy()");
+  }
   return detail::require_graph(call, core_.lock().get());
 }
 
-bool graph_builder_ref::is_of_same_graph(node const& other) const noexcept {
-  return other.in_ == in_ && other.core_.lock() == core_.lock();
+void graph_builder_ref::require_beside(char const* call, std::string const& argument,
+                                       node const& other) const {
+  auto const refuse = [&](char const* problem, char const* advice) {
+    throw usage_error(call, argument + problem, advice);
+  };
+  if (other.standing_ == standing::empty) {
+    refuse(" is an empty node: it is of no graph", "pass what add() returned");
+  }
+  if (other.standing_ == standing::destroyed) {
+    refuse(" is a node that was destroyed", "pass a node that is there");
+  }
+  if (other.in_ != in_ || other.core_.lock() != core_.lock()) {
+    refuse(" is a node of another graph, or of another body", "pass nodes of one graph");
+  }
 }
 
 node graph_builder_ref::node_of(cudaGraphNode_t handle) const noexcept {
   graph_builder_ref place = *this;
   place.after_ = handle;
+  if (place.standing_ == standing::destroyed) place.standing_ = standing::there;
   return node(std::move(place));
 }
 
 node graph_builder_ref::add_node(graph_core& core, cudaGraphNodeParams& params,
                                  retired_object::loan payload) const {
   std::size_t const count = after_ == nullptr ? 0 : 1;
-  return node_of(core.add(in_, {&after_, count}, params, std::move(payload)));
+  auto const call = [&] { return core.add(in_, {&after_, count}, params, std::move(payload)); };
+  return node_of(with_note(call, [&](cudaError_t status) { return kernel_note(status, params); }));
 }
 
 allocation graph_builder_ref::add(alloc_kind const& kind, source_location where) const {
@@ -46,7 +140,7 @@ node graph_builder_ref::add(child_kind const& kind, source_location where) const
   return detail::called_at(adding, where, [&]() -> node {
     static_cast<void>(require(adding));
     std::size_t const count = after_ == nullptr ? 0 : 1;
-    return node_of(kind.child.embed_in(adding, in_, {&after_, count}));
+    return node_of(graph::embed(adding, kind.child.get(), in_, {&after_, count}));
   });
 }
 
@@ -86,10 +180,7 @@ node graph_builder_ref::join(std::vector<node> const& others, source_location wh
     std::vector<cudaGraphNode_t> after;
     if (after_ != nullptr) after.push_back(after_);
     for (node const& each : others) {
-      if (!is_of_same_graph(each)) {
-        throw usage_error(call, "one of `others` is a node of another graph, or of another body",
-                          "join nodes of one graph");
-      }
+      require_beside(call, "one of `others`", each);
       if (each.after_ != after_) after.push_back(each.after_);
     }
     cudaGraphNodeParams params{};
@@ -119,10 +210,7 @@ node const& node::after(node const& other, source_location where) const {
   constexpr char const* call = "node::after";
   detail::called_at(call, where, [&] {
     static_cast<void>(require(call));
-    if (!is_of_same_graph(other)) {
-      throw usage_error(call, "`other` is a node of another graph, or of another body",
-                        "order nodes of one graph");
-    }
+    require_beside(call, "`other`", other);
     check(cudaGraphAddDependencies(in_, &other.after_, &after_, nullptr, 1),
           "cudaGraphAddDependencies");
   });
@@ -130,12 +218,27 @@ node const& node::after(node const& other, source_location where) const {
 }
 
 void node::set_params(cudaGraphNodeParams& params, retired_object::loan payload) const {
-  require("node::set").set(get(), params, std::move(payload));
+  auto const call = [&] { require("node::set").set(get(), params, std::move(payload)); };
+  with_note(call, [&](cudaError_t status) { return change_note(status, get(), params); });
+}
+
+void node::set_params_in(graph_exec& exec, cudaGraphNodeParams& params,
+                         retired_object::loan payload) const {
+  auto const call = [&] { exec.set_node(get(), params, std::move(payload)); };
+  with_note(call, [&](cudaError_t status) {
+    std::string const known = change_note(status, get(), params);
+    bool const is_refused = status == cudaErrorInvalidValue || status == cudaErrorNotSupported;
+    if (!known.empty() || !is_refused) return known;
+    return std::string(
+        "the node is younger than the exec, or CUDA cannot change it so in one: change the node, "
+        "and make another graph_exec");
+  });
 }
 
 graph_core& node::core_in(graph_exec const& exec) const {
   constexpr char const* call = "set";
   std::shared_ptr<graph_core> const source = exec.source(call);
+  if (standing_ != standing::there) return require(call);  // which throws
   bool const is_there = source != nullptr && source->native() != nullptr;
   if (is_there && core_.lock() == source) return *source;
   throw usage_error(
@@ -154,6 +257,7 @@ void node::destroy(source_location where) const {
                         "node");
     }
     core.destroy(get());
+    standing_ = standing::destroyed;
   });
 }
 

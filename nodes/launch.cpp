@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
@@ -40,8 +41,9 @@ library::loaded_code::~loaded_code() {
 namespace {
 
 std::string text_of(dim3 const& size) {
-  return "{" + std::to_string(size.x) + ", " + std::to_string(size.y) + ", " +
-         std::to_string(size.z) + "}";
+  std::string text("{");
+  text.append(std::to_string(size.x)).append(", ").append(std::to_string(size.y)).append(", ");
+  return text.append(std::to_string(size.z)).append("}");
 }
 
 bool has_zero(dim3 const& size) noexcept {
@@ -92,49 +94,107 @@ std::string misfit_of(kernel const& launched, launch_config const& config) {
   return "";
 }
 
+bool may_be_of_shape(cudaError_t status) noexcept {
+  return status == cudaErrorInvalidConfiguration || status == cudaErrorInvalidValue ||
+         status == cudaErrorLaunchOutOfResources || status == cudaErrorCooperativeLaunchTooLarge;
+}
+
+std::string shape_of(launch_config const& config) {
+  return "launched with grid " + text_of(config.grid) + ", block " + text_of(config.block) +
+         ", shared_bytes " + std::to_string(config.shared_bytes) + ", " +
+         std::to_string(config.attributes.size()) + " attributes";
+}
+
+constexpr char const* what_is_code = "a cubin, a fatbin or PTX text for the current device";
+
+bool is_no_code(cudaError_t status) noexcept {
+  return status == cudaErrorInvalidKernelImage || status == cudaErrorInvalidSource ||
+         status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidPtx ||
+         status == cudaErrorUnsupportedPtxVersion;
+}
+
+// For the status of a call that loads `from`, a file or a parameter.
+[[gnu::cold, gnu::noinline]] void refuse_code(cudaError_t status, char const* api,
+                                              std::string_view from) {
+  std::string note("loading ");
+  note.append(from);
+  if (status == cudaErrorFileNotFound) {
+    note.append(": give the path of a file that can be read");
+  } else if (is_no_code(status)) {
+    note.append(": give ").append(what_is_code);
+  }
+  check(status, api, source_location::current(), note);
+}
+
+// For the status of a call that looks for a kernel of this name.
+[[gnu::cold, gnu::noinline]] void refuse_name(cudaError_t status, std::string_view name) {
+  std::string note("looking for the kernel \"");
+  note.append(name);
+  if (status == cudaErrorSymbolNotFound || status == cudaErrorInvalidValue) {
+    note.append("\": declare it extern \"C\", or give its mangled name (cuobjdump -symbols)");
+  } else if (is_no_code(status)) {
+    note.append("\": load ").append(what_is_code);
+  } else {
+    note.append("\"");
+  }
+  check(status, "cudaLibraryGetKernel", source_location::current(), note);
+}
+
 }  // namespace
+
+std::string detail::misfit_note(cudaError_t status, kernel const& launched,
+                                launch_config const& config) {
+  if (!may_be_of_shape(status)) return "";
+  std::string text = misfit_of(launched, config);
+  if (!text.empty()) text.append("; ").append(shape_of(config));
+  return text;
+}
 
 void detail::refuse_launch(cudaError_t status, kernel const& launched,
                            launch_config const& config) {
-  std::string text;
-  if (status == cudaErrorInvalidConfiguration || status == cudaErrorInvalidValue ||
-      status == cudaErrorLaunchOutOfResources || status == cudaErrorCooperativeLaunchTooLarge) {
-    text = misfit_of(launched, config);
-    if (!text.empty()) text += "; ";
-    text += "launched with grid " + text_of(config.grid) + ", block " + text_of(config.block) +
-            ", shared_bytes " + std::to_string(config.shared_bytes) + ", " +
-            std::to_string(config.attributes.size()) + " attributes";
-  }
+  std::string text = misfit_note(status, launched, config);
+  if (text.empty() && may_be_of_shape(status)) text = shape_of(config);
   throw_cuda_error(status, "cudaLaunchKernelExC", source_location::current(), text);
 }
 
 library library::load(void const* image, deleter& its, source_location where) {
-  relaxed_capture_scope const relaxed(where);
-  // Its place comes first, so that nothing that was loaded can be lost.
-  auto const loaded = make_stream_shared_by<loaded_code>(its, its.core());
-  check(cudaLibraryLoadData(&loaded->handle_, image, nullptr, nullptr, 0, nullptr, nullptr, 0),
-        "cudaLibraryLoadData", where);
-  return library(loaded);
+  constexpr char const* call = "library::load";
+  return detail::called_at(call, where, [&] {
+    if (image == nullptr) {
+      throw usage_error(call, "`image` is null", "pass a cubin, a fatbin or PTX text");
+    }
+    relaxed_capture_scope const relaxed;
+    // Its place comes first, so that nothing that was loaded can be lost.
+    auto const loaded = make_stream_shared_by<loaded_code>(its, its.core());
+    cudaError_t const status =
+        cudaLibraryLoadData(&loaded->handle_, image, nullptr, nullptr, 0, nullptr, nullptr, 0);
+    if (status != cudaSuccess) refuse_code(status, "cudaLibraryLoadData", "`image`");
+    return library(loaded);
+  });
 }
 
 library library::load_file(std::filesystem::path const& file, deleter& its, source_location where) {
-  relaxed_capture_scope const relaxed(where);
-  auto const loaded = make_stream_shared_by<loaded_code>(its, its.core());
-  check(cudaLibraryLoadFromFile(&loaded->handle_, file.c_str(), nullptr, nullptr, 0, nullptr,
-                                nullptr, 0),
-        "cudaLibraryLoadFromFile", where);
-  return library(loaded);
+  return detail::called_at("library::load_file", where, [&] {
+    relaxed_capture_scope const relaxed;
+    auto const loaded = make_stream_shared_by<loaded_code>(its, its.core());
+    cudaError_t const status = cudaLibraryLoadFromFile(&loaded->handle_, file.c_str(), nullptr,
+                                                       nullptr, 0, nullptr, nullptr, 0);
+    if (status != cudaSuccess) refuse_code(status, "cudaLibraryLoadFromFile", file.c_str());
+    return library(loaded);
+  });
 }
 
 kernel library::find(std::string const& name, source_location where) const {
-  if (loaded_ == nullptr) {
-    throw usage_error(
-        usage_error("library::find", "the library was moved from", "load it again, or copy it"),
-        where);
-  }
-  cudaKernel_t found = nullptr;
-  check(cudaLibraryGetKernel(&found, loaded_->get(), name.c_str()), "cudaLibraryGetKernel", where);
-  return kernel(std::shared_ptr<void const>(loaded_, reinterpret_cast<void const*>(found)));
+  constexpr char const* call = "library::find";
+  return detail::called_at(call, where, [&] {
+    if (loaded_ == nullptr) {
+      throw usage_error(call, "the library was moved from", "load it again, or copy it");
+    }
+    cudaKernel_t found = nullptr;
+    cudaError_t const status = cudaLibraryGetKernel(&found, loaded_->get(), name.c_str());
+    if (status != cudaSuccess) refuse_name(status, name);
+    return kernel(std::shared_ptr<void const>(loaded_, reinterpret_cast<void const*>(found)));
+  });
 }
 
 cudaLibrary_t library::get() const noexcept {

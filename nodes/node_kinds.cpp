@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "escrow/core/error.hpp"
+#include "escrow/graph/graph.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "graph_core.hpp"
@@ -34,8 +35,7 @@ bool fits(unsigned value, unsigned bytes) noexcept {
 
 cudaGraphNodeParams kernel_params(kernel const& launched, launch_config const& config) {
   constexpr char const* call = "kernel_node";
-  require(launched.get() != nullptr, call, "the kernel is null: it was moved from",
-          "copy it, or find it again");
+  require(launched.get() != nullptr, call, "the kernel is null", null_kernel_advice);
   require(config.attributes.empty(), call, "`config` has attributes",
           "capture the launch with its attributes, and add the graph as a child_node");
   require(config.deleter == nullptr, call, "`config` names a deleter",
@@ -50,17 +50,17 @@ cudaGraphNodeParams kernel_params(kernel const& launched, launch_config const& c
   return result;
 }
 
-retired_object::loan payload_of(graph_core& core) {
+retired_object::loan payload_of(char const* call, graph_core& core) {
   deleter_core& keeper = core.keeper();
-  require(keeper.is_open(), "node", "the deleter that destroys what nodes keep was stopped",
+  require(keeper.is_open(), call, "the deleter that destroys what nodes keep was stopped",
           "add nodes before stop(), or make the graph with another deleter");
   return retired_object::loan(&keeper.take_retired_object(0, false));
 }
 
 cudaGraphNodeParams event_params(cudaGraphNodeType type, cudaEvent_t event, source_location where) {
   bool const records = type == cudaGraphNodeTypeEventRecord;
-  require(event != nullptr, records ? "record_node" : "wait_node",
-          "the event is null: it was moved from", "copy it", where);
+  require(event != nullptr, records ? "record_node" : "wait_node", "the event is null",
+          "pass an event that is there; one that was moved from is null", where);
   cudaGraphNodeParams result = params_of(type);
   (records ? result.eventRecord.event : result.eventWait.event) = event;
   return result;
@@ -109,7 +109,15 @@ cudaGraphNodeParams host_params(cudaHostFn_t function) {
   return result;
 }
 
+void require_callable(bool is_null, source_location where) {
+  require(!is_null, "host_node", "`function` is null", "pass one that can be called", where);
+}
+
 }  // namespace detail
+
+child_kind child_node(graph const& child) noexcept {
+  return {child.core()};
+}
 
 alloc_kind alloc_node(std::size_t bytes, source_location where) {
   detail::require(bytes != 0, "alloc_node", "`bytes` is 0", "leave the node out", where);

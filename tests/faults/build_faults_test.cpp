@@ -17,6 +17,22 @@ step const clone = [](auto& in) { in.copy.emplace(in.built->clone()); };
 step const handle = [](auto& in) { in.answer = in.built->get() != nullptr ? "handle" : "null"; };
 step const exec = [](auto& in) { in.exec.emplace(*in.built); };
 step const mine = [](auto& in) { in.mine = in.unique_owner(); };
+/// Of an operation that moves `mine` into a kind: if it fails then, it is not done again.
+auto moving_mine(auto act) {
+  return [act](build_stage& in) {
+    in.may_lose = true;
+    try {
+      act(in);
+    } catch (std::exception const&) {
+      if (in.mine == nullptr) {
+        in.expected.reset();
+        in.going.clear();
+      }
+      throw;
+    }
+  };
+}
+statements const moved_into_kind = {{"*", "what is moved into a kind ends with it"}};
 
 /// The three operations of a kind of node_queries.hpp.
 template <class Kind>
@@ -38,7 +54,7 @@ void add_kind(rows& add, std::string const& name, char const* functions) {
 }
 
 void add_kinds(rows& add) {
-  auto const kernels = runs("graph_builder_ref::add kernel_node");
+  auto const kernels = runs("graph_builder_ref::add kernel_node kernel_node::kernel_node");
   auto const records = runs("graph_builder_ref::add record_node");
   add_kind<of_launch>(add, "kernel", kernels);
   add_kind<of_function>(add, "function", kernels);
@@ -100,7 +116,8 @@ void add_conditions(rows& add) {
     in.body.emplace(build(*in.built).add(switch_node(*in.looked_at, 3)).bodies().front());
   });
   add("node, in a body", runs("graph_builder_ref::add"), {condition, body, mine, adds(1)},
-      [](auto& in) { in.body->add(kernel_node(in.add, {}, std::move(in.mine), 1)); });
+      moving_mine([](auto& in) { in.body->add(kernel_node(in.add, {}, std::move(in.mine), 1)); }))
+      .stated = moved_into_kind;
   step const in_body = [](auto& in) { in.body->add(kernel_node(in.add, {}, in.owner(), 1)); };
   add("body, handle", runs("body_graph::get"), {condition, body, in_body, adds(1)},
       [](auto& in) { in.answer = in.body->get() != nullptr ? "body" : "null"; });
@@ -116,18 +133,29 @@ void add_owners(rows& add) {
     in.sees_owners = true;
   };
   auto const going = [](build_stage& in) { in.going = {0}; };
-  add("owner, added", runs("graph_builder_ref::add"), {owned, adds(11)},
-      [](auto& in) { build(*in.built).add(kernel_node(in.add, {}, std::move(in.mine), 10)); });
+  add("owner, added", runs("graph_builder_ref::add"), {owned, adds(11)}, moving_mine([](auto& in) {
+        build(*in.built).add(kernel_node(in.add, {}, std::move(in.mine), 10));
+      }))
+      .stated = moved_into_kind;
   add("owner, changed", runs("node::set"), {owned, adds(10), going},
-      [](auto& in) { in.first->set(kernel_node(in.add, {}, std::move(in.mine), 10)); });
+      moving_mine([](auto& in) { in.first->set(kernel_node(in.add, {}, std::move(in.mine), 10)); }))
+      .stated = moved_into_kind;
+  step const shared = [](auto& in) { in.shared = in.owner(); };
+  add("owner, shared, added", runs("graph_builder_ref::add"), {owned, shared, adds(11)},
+      [](auto& in) { build(*in.built).add(kernel_node(in.add, {}, in.shared, 10)); });
+  add("owner, shared, changed", runs("node::set"), {owned, shared, adds(10), going},
+      [](auto& in) { in.first->set(kernel_node(in.add, {}, in.shared, 10)); });
   step const another = [](auto& in) {
     build(*in.built).add(kernel_node(in.add, {}, in.owner(), 10));
   };
   add("owner, its node destroyed", runs("node::destroy"), {owned, adds(10), another, going},
       [](auto& in) { in.first->destroy(); });
-  add("owner, changed in an exec", runs("set"), {owned, exec, adds(10)}, [](auto& in) {
-    escrow::set(*in.exec, *in.first, kernel_node(in.add, {}, std::move(in.mine), 10));
-  });
+  add("owner, changed in an exec", runs("set"), {owned, exec, adds(10)}, moving_mine([](auto& in) {
+        escrow::set(*in.exec, *in.first, kernel_node(in.add, {}, std::move(in.mine), 10));
+      }))
+      .stated = moved_into_kind;
+  add("owner, shared, changed in an exec", runs("set"), {owned, exec, shared, adds(10)},
+      [](auto& in) { escrow::set(*in.exec, *in.first, kernel_node(in.add, {}, in.shared, 10)); });
   add("exec, made of owners", runs("graph_exec::graph_exec"), {owned, adds(1)}, exec);
   step const other_graph = [](auto& in) {
     in.copy.emplace(*in.worker);

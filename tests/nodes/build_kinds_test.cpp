@@ -180,6 +180,68 @@ TEST_F(BuildKinds, AreValuesThatCanBeAddedAgain) {
   EXPECT_EQ(sum.load(std::memory_order_acquire), 2);
 }
 
+TEST_F(BuildKinds, AStoredKindOwnsWhatWasMovedIntoIt) {
+  fate_ptr const fate = make_fate();
+  using unique = std::unique_ptr<int, tells>;
+  auto const make = [&] {  // the argument ends with the call
+    unique mine(cells.data(), tells{fate});
+    return kernel_node(add, {}, std::move(mine), 2);
+  };
+  auto kind = make();
+  auto dropped = make();
+  EXPECT_EQ(fate->times(), 0);
+  build(*built).add(std::move(kind));
+  { auto const ends = std::move(dropped); }
+  EXPECT_EQ(fate->times(), 1) << "of the kind that was dropped";
+  auto buffer = kernel_node(fill, {.block = {4}}, device_buffer<int>(16), 16U, 7);
+  auto filled = memset_node(device_buffer<int>(4), {.width = 16});
+  auto copied = memcpy_node(device_buffer<int>(4), device_buffer<int>(4), 16);
+  build(*built).add(std::move(buffer)).add(std::move(filled)).add(std::move(copied));
+  EXPECT_EQ(owners_held(), 4U);
+  run(*built);
+  EXPECT_EQ(cells.load(), 2);
+  built.reset();
+  EXPECT_TRUE(drained());
+  EXPECT_EQ(fate->times(), 2);
+}
+
+TEST_F(BuildKinds, AKindThatCannotBeMadeLeavesWhatWasToBeMovedIntoIt) {
+  device_buffer<int> mine(4);
+  std::shared_ptr<device_buffer<int>> const none;
+  EXPECT_THROW(static_cast<void>(memcpy_node(std::move(mine), none, 4)), usage_error);
+  EXPECT_THROW(static_cast<void>(memset_node(std::move(mine), {.width = 0})), usage_error);
+  launch_config too_much{.shared_bytes = std::size_t{1} << 32};
+  EXPECT_THROW(static_cast<void>(kernel_node(fill, too_much, std::move(mine), 4U, 1)), usage_error);
+  EXPECT_NE(mine.data(), nullptr);  // NOLINT(bugprone-use-after-move)
+}
+
+TEST_F(BuildKinds, AStoredChildIsThereUntilItIsAdded) {
+  auto const kind = [this] {
+    graph inner(*worker);
+    add_to(inner, 0, 3);
+    return child_node(inner);
+  }();
+  build(*built).add(kind);
+  run(*built);
+  EXPECT_EQ(cells.load(), 3);
+}
+
+TEST_F(BuildKinds, AnArrayIsCopiedToAndFromAndWritten) {
+  int const from[2] = {5, 6};
+  int to[2] = {};
+  unsigned char bytes[2][2] = {{1, 1}, {1, 1}};
+  build(*built)
+      .add(memcpy_node(device.data(), from, sizeof(from)))
+      .add(memcpy_node(to, device.data(), sizeof(to)))
+      .add(memcpy_node(bytes, device.data() + 4, sizeof(bytes)));
+  run(*built);
+  EXPECT_EQ(to[0], 5);
+  EXPECT_EQ(to[1], 6);
+  EXPECT_EQ(bytes[1][1], 0);
+  int in_device[1] = {};
+  static_cast<void>(memset_node(in_device, {.width = 4}));  // compiles: it may be managed memory
+}
+
 TEST_F(BuildKinds, MoreMemoryThanThereIsIsAnErrorOfCuda) {
   expect_error([&] { return build(*built).add(alloc_node(std::size_t{1} << 60)); },
                cudaErrorMemoryAllocation);

@@ -169,7 +169,7 @@ TEST_F(BuildMisuse, AnExecTakesNodesOfTheGraphThatItWasMadeOfAlone) {
   };
   constexpr char const* foreign = "the node is not of the graph that the exec was created from";
   refuses(exec, of_other, foreign);
-  refuses(exec, node(), foreign);
+  refuses(exec, node(), "the node, or place, is empty");
   refuses(of_handle, ours, foreign);
   refuses(of_twin, ours, foreign);
   graph_exec moved_to = std::move(exec);
@@ -186,10 +186,10 @@ TEST_F(BuildMisuse, AnExecTakesNodesOfTheGraphThatItWasMadeOfAlone) {
 /// Places in graphs that are not there any more, and their nodes.
 class MissingGraph : public BuildMisuse {
  protected:
-  static constexpr char const* is_missing = "the graph was destroyed, moved from or detached";
+  static constexpr char const* was_destroyed = "the graph was destroyed, moved from or detached";
 
   /// Expects that nothing can be added.
-  void expect_no_place(graph_builder_ref const& at) {
+  void expect_no_place(graph_builder_ref const& at, char const* is_missing = was_destroyed) {
     graph const other(*worker);
     condition const of_other = build(other).make_condition(1);
     constexpr char const* add_call = "graph_builder_ref::add";
@@ -203,8 +203,8 @@ class MissingGraph : public BuildMisuse {
                    is_missing);
   }
   /// The same, and that the node cannot be changed.
-  void expect_no_node(node const& it) {
-    expect_no_place(it);
+  void expect_no_node(node const& it, char const* is_missing = was_destroyed) {
+    expect_no_place(it, is_missing);
     for_each_kind(
         [&](auto kind) { expect_refused([&] { it.set(kind); }, "node::set", is_missing); });
     expect_refused([&] { it.after(it); }, "node::after", is_missing);
@@ -213,8 +213,8 @@ class MissingGraph : public BuildMisuse {
 };
 
 TEST_F(MissingGraph, TakesNoNodesIfThereWasNoneOrItWasDestroyedOrDetached) {
-  expect_no_place(graph_builder_ref());
-  expect_no_node(node());
+  expect_no_place(graph_builder_ref(), "the node, or place, is empty");
+  expect_no_node(node(), "the node, or place, is empty");
   EXPECT_EQ(node().get(), nullptr);
   graph source(*worker);
   node const of_detached = add_to(source, 0);
@@ -237,9 +237,9 @@ TEST_F(MissingGraph, TakesNoNodesIfMovedFromButTheOtherDoes) {
   EXPECT_EQ(built->get(), nullptr);
   graph around(*worker);
   expect_refused([&] { return build(around).add(child_node(*built)); }, "graph_builder_ref::add",
-                 is_missing);
-  expect_refused([&] { return built->clone(); }, "graph::clone", is_missing);
-  expect_refused([&] { built->write_dot("/nowhere"); }, "graph::write_dot", is_missing);
+                 was_destroyed);
+  expect_refused([&] { return built->clone(); }, "graph::clone", was_destroyed);
+  expect_refused([&] { built->write_dot("/nowhere"); }, "graph::write_dot", was_destroyed);
   made.set(kernel_node(add, {}, cells.data(), 2));
   node const second = add_to(made, 0, 3);
   EXPECT_EQ(successors_of(made), std::vector<node>{second});
@@ -247,6 +247,31 @@ TEST_F(MissingGraph, TakesNoNodesIfMovedFromButTheOtherDoes) {
   EXPECT_EQ(nodes_in(again).size(), 2U);
   run(again);
   EXPECT_EQ(cells.load(), 5);
+}
+
+TEST_F(MissingGraph, HasNoNodeThatWasDestroyedAlsoIfAnotherHasItsHandle) {
+  constexpr char const* is_gone = "the node was destroyed";
+  graph_exec exec(*built);
+  node const there = add_to(*built, 0);
+  node const gone = add_to(*built, 0, 10);
+  exec = graph_exec(*built);
+  gone.destroy();
+  node const copied = gone;
+  for (int i = 0; i < 3; ++i) {
+    for (node const& each : {gone, copied}) {
+      expect_no_node(each, is_gone);
+      for_each_kind([&](auto kind) {
+        expect_refused([&] { escrow::set(exec, each, kind); }, "set", is_gone);
+      });
+      expect_refused([&] { there.after(each); }, "node::after", "`other` is a node that was");
+      expect_refused([&] { return there.join({each}); }, "graph_builder_ref::join",
+                     "`others` is a node that was");
+    }
+    add_to(gone.node_of(there.get()), 0);  // it may get the handle
+  }
+  EXPECT_EQ(nodes_in(*built).size(), 4U);
+  run(*built);
+  EXPECT_EQ(cells.load(), 4);
 }
 
 }  // namespace

@@ -145,7 +145,10 @@ TEST_F(Launch, RefusesNullKernelsAndNullPointersToOwners) {
   kernel const taken = std::move(tiny);
   launch(one, taken, {});
   // NOLINTNEXTLINE(bugprone-use-after-move)
-  expect_refused([&] { launch(one, tiny, {}); }, "launch", "the kernel is null");
+  expect_refused([&] { launch(one, tiny, {}); }, "launch", "the kernel is null; pass");
+  void (*const null)(int*, int) = nullptr;
+  expect_refused([&] { launch(one, null, {}, cells.data(), 1); }, "launch",
+                 "the kernel is null; pass a __global__ function");
   std::shared_ptr<their_buffer> const none;
   expect_refused([&] { launch(one, fill, config(), none, 1U, 7); }, "launch", "a null pointer");
 }
@@ -336,6 +339,26 @@ TEST_F(Libraries, ThatAreNotThereOrNoCodeOrLackTheKernelAreErrors) {
   library const taken = std::move(its);
   // NOLINTNEXTLINE(bugprone-use-after-move)
   expect_refused([&] { return its.find("library_add"); }, "library::find", "moved from");
+}
+
+TEST_F(Libraries, ErrorsOfThemNameTheCallTheLineWhatWasLoadedAndWhatToDo) {
+  auto const expect = [](auto const& failing, std::vector<std::string> parts) {
+    parts.push_back("tests/nodes/launch_test.cpp");
+    test::expect_error<cuda_error>(failing, parts);
+    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  };
+  expect([&] { return library::load_file("/nowhere/at/all", *worker); },
+         {"library::load_file: ", "cudaLibraryLoadFromFile", "loading /nowhere/at/all",
+          "give the path of a file that can be read"});
+  library const no_code = library::load("this is no code", *worker);
+  expect([&] { return no_code.find("library_add"); },
+         {"library::find: ", "cudaLibraryGetKernel", "\"library_add\"", "load a cubin"});
+  library const its = loaded();
+  expect([&] { return its.find("no_such_kernel"); },
+         {"library::find: ", "looking for the kernel \"no_such_kernel\"",
+          "declare it extern \"C\", or give its mangled name"});
+  expect_refused([&] { return library::load(nullptr, *worker); }, "library::load",
+                 "`image` is null");
 }
 
 }  // namespace

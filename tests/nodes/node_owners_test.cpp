@@ -144,10 +144,16 @@ TEST_F(NodeOwners, InSeveralPlacesAreCountedOnce) {
 TEST_F(NodeOwners, AreRefusedOnceTheirDeleterWasStopped) {
   add_owned(*built, first);
   worker->stop();
-  expect_refused([&] { add_owned(*built, second); }, "node", "was stopped");
-  EXPECT_EQ(second->times(), 1);
+  node const plain = add_to(*built, 0);
+  graph_exec exec(*built);
+  auto const kind = [&] { return kernel_node(add, {}, shared(second), 1); };
+  expect_refused([&] { build(*built).add(kind()); }, "graph_builder_ref::add", "was stopped");
+  expect_refused([&] { plain.set(kind()); }, "node::set", "was stopped");
+  expect_refused([&] { escrow::set(exec, plain, kind()); }, "set", "was stopped");
+  EXPECT_EQ(second->times(), 3);
   add_to(*built, 0);  // has no owner
   EXPECT_TRUE(is_out(first));
+  exec = graph_exec(graph(*worker));
   built.reset();
   EXPECT_TRUE(is_released(first)) << "it was given before";
 }

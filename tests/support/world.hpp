@@ -72,7 +72,7 @@ struct misuse {
 /// Whether errors of this function may not name the caller's line, since it takes none.
 inline bool takes_no_line(std::string_view call) {
   for (std::string_view const each :
-       {"lease::", "hoisted::enter", "hoisted::leave", "hoisted::~hoisted", "kernel_node"}) {
+       {"lease::", "hoisted::enter", "hoisted::leave", "hoisted::~hoisted"}) {
     if (call.starts_with(each)) return true;
   }
   return false;

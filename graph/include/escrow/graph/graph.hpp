@@ -83,9 +83,14 @@ class ESCROW_API graph {
   // Internal: for building by hand (escrow/nodes.hpp): state of nodes and bodies; null if moved
   // from.
   [[nodiscard]] std::shared_ptr<graph_core> const& core() const noexcept { return shared_; }
-  // Internal: the same: a node of `in` with a copy of this graph. Throws as add_child().
+  // Internal: the same: a node of `in` with a copy of `child`. Throws as add_child().
+  [[nodiscard]] static cudaGraphNode_t embed(char const* call, graph_core* child, cudaGraph_t in,
+                                             std::span<cudaGraphNode_t const> after);
+  // Internal: the same for this graph.
   [[nodiscard]] cudaGraphNode_t embed_in(char const* call, cudaGraph_t in,
-                                         std::span<cudaGraphNode_t const> after) const;
+                                         std::span<cudaGraphNode_t const> after) const {
+    return embed(call, shared_.get(), in, after);
+  }
 
  private:
   explicit graph(std::shared_ptr<graph_core> core) noexcept;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <exception>
 #include <memory>
 #include <tuple>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <variant>
 
+#include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
 #include "escrow/detail/reclaimable.hpp"
@@ -74,16 +76,58 @@ constexpr void require_passable() {
                 "an argument cannot be converted to the type of the kernel's parameter");
 }
 
-// The arguments' values, as they are.
+// A pool's lease.
+template <class T>
+concept lease_argument = self_keeping_argument<T> && requires(std::remove_const_t<T>& claimed) {
+  { claimed.share_with_node() } -> std::same_as<slot_share>;
+  static_cast<bool>(claimed);
+};
+// A smart pointer to an object that owns what the kernel uses.
+template <class T>
+concept pointer_to_owner = owning_argument<T> && owning_argument<typename T::element_type>;
+
+// Refuses, in the name of the function that the caller called, an argument that has no value.
+template <class T>
+void require_there(char const* call, T const& argument) {
+  if constexpr (pointer_to_owner<T>) {
+    if (argument == nullptr) {
+      throw usage_error(call, "an argument is a null pointer to an owner",
+                        "pass a pointer to one, or the device address itself");
+    }
+    require_there(call, *argument);
+  } else if constexpr (lease_argument<T>) {
+    if (!argument) {
+      throw usage_error(call, "an argument is an empty lease: it was released or moved from",
+                        "claim again");
+    }
+  }
+}
+
+// The same, and what memset and memcpy nodes take for an argument: the address of an array is that
+// of its first element.
+template <class T>
+auto memory_of(char const* call, T& argument) {
+  require_there(call, argument);
+  if constexpr (std::is_array_v<T>) {
+    return static_cast<std::remove_extent_t<T>*>(argument);
+  } else {
+    return device_value_of(argument);
+  }
+}
+
+// The arguments' values, as they are. Throws usage_error, in the name of `call`, for one that has
+// none.
 template <class... Arguments>
-auto values_of(Arguments const&... arguments) {
+auto values_of([[maybe_unused]] char const* call, Arguments const&... arguments) {
   require_device_memory<Arguments...>();
+  (require_there(call, arguments), ...);
   return std::tuple<decltype(device_value_of(arguments))...>(device_value_of(arguments)...);
 }
 
-// The arguments' values, of the types that the kernel's parameters have.
+// The same, of the types that the kernel's parameters have.
 template <class... Parameters, class... Arguments>
-std::tuple<Parameters...> values_for(Arguments const&... arguments) {
+std::tuple<Parameters...> values_for([[maybe_unused]] char const* call,
+                                     Arguments const&... arguments) {
   if constexpr (sizeof...(Parameters) != sizeof...(Arguments)) {
     static_assert(sizeof...(Parameters) == sizeof...(Arguments),
                   "as many arguments as the kernel has parameters");
@@ -93,6 +137,7 @@ std::tuple<Parameters...> values_for(Arguments const&... arguments) {
     std::terminate();
   } else {
     require_device_memory<Arguments...>();
+    (require_there(call, arguments), ...);
     return std::tuple<Parameters...>(static_cast<Parameters>(device_value_of(arguments))...);
   }
 }
@@ -132,7 +177,8 @@ struct no_share {
   static constexpr bool is_shared = true;  // as owner: see is_shared_owner
 };
 
-// An argument that is moved in when nothing can fail any more: until then where it is.
+// An argument that is moved in when nothing can fail any more, or, of a node's kind, when the kind
+// is made: until then where it is.
 template <class T>
 class moved_in {
   static_assert(std::is_nothrow_move_constructible_v<T>);

@@ -29,13 +29,41 @@ struct node_draft {
   retired_object::loan payload;
 };
 
-// A kind of node whose parameters can be changed. draft() is called once, and commit() once CUDA
-// has taken the parameters, which may point into the kind.
+// A kind of node whose parameters can be changed. draft() is called once, in the name of a function
+// of Escrow; the parameters may point into the kind.
 template <class Kind>
-concept changeable_kind = requires(Kind& kind, graph_core& core) {
-  { kind.draft(core) } -> std::same_as<node_draft>;
-  { kind.commit() }
-  noexcept;
+concept changeable_kind = requires(Kind& kind, char const* call, graph_core& core) {
+  { kind.draft(call, core) } -> std::same_as<node_draft>;
+};
+
+// Whether a kind still has what its node is to keep: not after a move out of it.
+class possession {
+ public:
+  explicit possession(bool is_any) noexcept
+      : now_(is_any ? ownership::there : ownership::nothing) {}
+  possession(possession const&) noexcept = default;
+  possession(possession&& other) noexcept : now_(other.leave()) {}
+  possession& operator=(possession const&) noexcept = default;
+  possession& operator=(possession&& other) noexcept {
+    now_ = other.leave();
+    return *this;
+  }
+  ~possession() = default;
+
+  // Throws usage_error if it was taken.
+  void require(char const* call) const {
+    if (now_ != ownership::taken) return;
+    throw usage_error(call, "`kind` was moved from: its owners were taken by an earlier add",
+                      "make the node kind again");
+  }
+
+ private:
+  enum class ownership { nothing, there, taken };
+  ownership leave() noexcept {
+    return now_ == ownership::there ? std::exchange(now_, ownership::taken) : now_;
+  }
+
+  ownership now_;
 };
 
 // CUDA's parameters, yet without values. Throws usage_error, in the name of kernel_node, for what
@@ -56,18 +84,22 @@ struct host_callable {
   Function function;
 };
 
-// An empty object for what a node of this graph keeps. Throws usage_error if the deleter was
-// stopped.
-[[nodiscard]] ESCROW_API retired_object::loan payload_of(graph_core& core);
+// An empty object for what a node of this graph keeps. Throws usage_error, in the name of `call`,
+// if the deleter was stopped.
+[[nodiscard]] ESCROW_API retired_object::loan payload_of(char const* call, graph_core& core);
 
 // A kind whose parameters can be changed, with what the node keeps; of a kernel, with its values.
 template <class Owner, class Values = std::tuple<>>
 class owning_kind {
  public:
   owning_kind(cudaGraphNodeParams const& params, Owner owner, Values values = {})
-      : params_(params), values_(std::move(values)), owner_(std::move(owner)) {}
+      : params_(params),
+        values_(std::move(values)),
+        has_(has_what_a_move_takes(owner)),
+        owner_(std::move(owner)) {}
 
-  [[nodiscard]] node_draft draft(graph_core& core) {
+  [[nodiscard]] node_draft draft(char const* call, graph_core& core) {
+    has_.require(call);
     node_draft made{params_, {}};
     pointers_ = addresses_of(values_);
     if (params_.type == cudaGraphNodeTypeKernel) {
@@ -76,36 +108,70 @@ class owning_kind {
     if constexpr (requires { owner_.is_empty(); }) {
       if (owner_.is_empty()) return made;
     }
-    made.payload = payload_of(core);
-    placed_ = &made.payload->emplace(std::move(owner_));
-    if (params_.type == cudaGraphNodeTypeHost) made.params.host.userData = placed_;
-    if constexpr (is_bound) placed_->end_slot_shares_with(*made.payload);
+    made.payload = payload_of(call, core);
+    Owner& placed = made.payload->emplace(std::move(owner_));
+    if (params_.type == cudaGraphNodeTypeHost) made.params.host.userData = &placed;
+    if constexpr (requires { placed.end_slot_shares_with(*made.payload); }) {
+      placed.end_slot_shares_with(*made.payload);
+    }
     return made;
   }
 
-  void commit() noexcept {
-    if constexpr (is_bound) {
-      if (placed_ != nullptr) placed_->take();
+ private:
+  static bool has_what_a_move_takes(Owner const& owner) noexcept {
+    if constexpr (requires { owner.is_empty(); }) {
+      return !owner.is_empty();
+    } else {
+      return !std::is_trivially_copyable_v<Owner>;  // else a move is a copy
     }
   }
-
- private:
-  static constexpr bool is_bound = requires { &Owner::end_slot_shares_with; };
 
   cudaGraphNodeParams params_;
   Values values_;
   decltype(addresses_of(std::declval<Values&>())) pointers_{};
+  possession has_;  // before the owner, which is moved away
   Owner owner_;
-  Owner* placed_ = nullptr;
 };
 
-template <class... Arguments, class Values>
-auto kernel_kind(kernel const& launched, launch_config const& config, Values values,
+// A kind with what its node keeps of the arguments, which the kind has from now on: an argument
+// that can only be moved is moved into it, last of all.
+template <class Owner, class... Values>
+auto taking_kind(cudaGraphNodeParams const& params, Owner owner, Values... values) {
+  owner.take();
+  return owning_kind<Owner, Values...>(params, std::move(owner), std::move(values)...);
+}
+
+// The values for a kernel: the arguments' own, or, of a function, of its parameters' types.
+template <class Launched>
+struct values_for_node {
+  template <class... Arguments>
+  static auto of(Arguments const&... arguments) {
+    return values_of("kernel_node", arguments...);
+  }
+};
+template <class... Parameters>
+struct values_for_node<void(Parameters...)> {
+  template <class... Arguments>
+  static std::tuple<Parameters...> of(Arguments const&... arguments) {
+    return values_for<Parameters...>("kernel_node", arguments...);
+  }
+};
+
+template <class Launched, class... Arguments>
+auto kernel_kind(kernel const& launched, launch_config const& config, source_location where,
                  std::remove_reference_t<Arguments>&... arguments) {
   using owner = launch_owner<bound_to::node, Arguments...>;
-  cudaGraphNodeParams const params = kernel_params(launched, config);
-  return owning_kind<owner, Values>(params, owner(launched, arguments...), std::move(values));
+  return called_at("kernel_node", where, [&] {
+    cudaGraphNodeParams const params = kernel_params(launched, config);
+    auto values = values_for_node<Launched>::of(arguments...);
+    return taking_kind(params, owner(launched, arguments...), std::move(values));
+  });
 }
+template <class Launched, class... Arguments>
+using kernel_kind_of =
+    owning_kind<launch_owner<bound_to::node, Arguments...>,
+                decltype(values_for_node<Launched>::of(
+                    std::declval<std::remove_reference_t<Arguments> const&>()...))>;
 
 // CUDA's parameters of a node that records, or waits. Throws usage_error for a null event.
 [[nodiscard]] ESCROW_API cudaGraphNodeParams event_params(cudaGraphNodeType type, cudaEvent_t event,

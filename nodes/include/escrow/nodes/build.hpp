@@ -4,7 +4,9 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,9 +30,10 @@ class node;
 // Thread safety: one thread at a time uses a graph, as CUDA demands.
 // Lifetime: a value, which does not keep its graph, but for bodies.
 // Capture: capture-safe.
-// Errors: usage_error if the graph is destroyed, was moved from or detached, and for what cannot be
-//   meant; cuda_error, std::bad_alloc. The graph and what it keeps are then as before, and nothing
-//   was moved from but what is taken by value.
+// Errors: usage_error if the graph or this node was destroyed, the graph was moved from or
+// detached,
+//   this is empty, and for what cannot be meant; cuda_error, std::bad_alloc. The graph and what it
+//   keeps are then as before; a kind that was passed ends.
 // Example: examples/conditional.cpp.
 class ESCROW_API graph_builder_ref {
  public:
@@ -63,16 +66,21 @@ class ESCROW_API graph_builder_ref {
   [[nodiscard]] node node_of(cudaGraphNode_t handle) const noexcept;
 
  protected:
-  graph_builder_ref(std::shared_ptr<graph_core> const& core, cudaGraph_t in) noexcept
-      : core_(core), in_(in) {}
+  enum class standing : std::uint8_t { empty, there, destroyed };
 
-  // The core, if the graph is there; else throws usage_error.
+  graph_builder_ref(std::shared_ptr<graph_core> const& core, cudaGraph_t in) noexcept
+      : core_(core), in_(in), standing_(standing::there) {}
+
+  // The core, if the graph is there, and this place; else throws usage_error.
   [[nodiscard]] graph_core& require(char const* call) const;
-  [[nodiscard]] bool is_of_same_graph(node const& other) const noexcept;
+  // Throws usage_error unless this argument of `call` is a node of the same graph, or body.
+  void require_beside(char const* call, std::string const& argument, node const& other) const;
 
   std::weak_ptr<graph_core> core_;
   cudaGraph_t in_ = nullptr;         // the graph, or the body
   cudaGraphNode_t after_ = nullptr;  // null: nothing
+  // A node's changes with its destroy(), which is for constant nodes, too: they are handles.
+  mutable standing standing_ = standing::empty;
 
  private:
   // Adds a node with these parameters, which are CUDA's afterwards.
@@ -90,8 +98,8 @@ class ESCROW_API graph_builder_ref {
 // exec, and released after the launches in flight then. What the exec keeps of its graph stays
 // until update() or the end of the exec, also what the node used before. Takes as long as nodes of
 // the exec were given owners. On failure throws usage_error, cuda_error, std::bad_alloc, and exec
-// and owners are as before: also after a launch whose end is not known, see graph_exec::launch.
-// Source: cudaGraphExecNodeSetParams.
+// and what it keeps are as before: also after a launch whose end is not known, see
+// graph_exec::launch. Source: cudaGraphExecNodeSetParams.
 template <detail::changeable_kind Kind>
 void set(graph_exec& exec, node const& changed, Kind kind,
          source_location where = source_location::current());
@@ -101,8 +109,8 @@ void set(graph_exec& exec, node const& changed, Kind kind,
 //   Changes concern the graph and what is created from it from then on, not clones and execs that
 //   are there: see set() below.
 // Thread safety, Capture: as graph_builder_ref.
-// Lifetime: a value, which knows its graph and does not keep it. Once the node was destroyed, its
-//   other copies must not be used, as with CUDA's handles.
+// Lifetime: a value, which knows its graph and does not keep it. Once the node was destroyed, this
+//   is refused, and copies of before must not be used, as with CUDA's handles.
 // Errors: as graph_builder_ref; cuda_error: cudaErrorInvalidValue for parameters of another kind.
 class ESCROW_API node : public graph_builder_ref {
  public:
@@ -120,14 +128,13 @@ class ESCROW_API node : public graph_builder_ref {
   node const& after(node const& other, source_location where = source_location::current()) const;
 
   // Gives the node the parameters of `kind`, which must be the kind that it is. The graph then
-  // keeps what these own; what was kept is released when the graph is next used. On failure node
-  // and owners are as before. Source: cudaGraphNodeSetParams.
+  // keeps what these own; what was kept is released when the graph is next used. On failure the
+  // node and what it keeps are as before. Source: cudaGraphNodeSetParams.
   template <detail::changeable_kind Kind>
   void set(Kind kind, source_location where = source_location::current()) const {
     detail::called_at("node::set", where, [&] {
-      detail::node_draft made = kind.draft(require("node::set"));
+      detail::node_draft made = kind.draft("node::set", require("node::set"));
       set_params(made.params, std::move(made.payload));
-      kind.commit();
     });
   }
 
@@ -144,6 +151,8 @@ class ESCROW_API node : public graph_builder_ref {
   explicit node(graph_builder_ref&& place) noexcept : graph_builder_ref(std::move(place)) {}
 
   void set_params(cudaGraphNodeParams& params, retired_object::loan payload) const;
+  void set_params_in(graph_exec& exec, cudaGraphNodeParams& params,
+                     retired_object::loan payload) const;
   // For set() in an exec: the graph that the exec was created from, if the node is of it; else
   // throws usage_error.
   [[nodiscard]] graph_core& core_in(graph_exec const& exec) const;
@@ -214,19 +223,16 @@ node graph_builder_ref::add(Kind kind, source_location where) const {
   constexpr char const* call = "graph_builder_ref::add";
   return detail::called_at(call, where, [&] {
     graph_core& core = require(call);
-    detail::node_draft made = kind.draft(core);
-    node result = add_node(core, made.params, std::move(made.payload));
-    kind.commit();
-    return result;
+    detail::node_draft made = kind.draft(call, core);
+    return add_node(core, made.params, std::move(made.payload));
   });
 }
 
 template <detail::changeable_kind Kind>
 void set(graph_exec& exec, node const& changed, Kind kind, source_location where) {
   detail::called_at("set", where, [&] {
-    detail::node_draft made = kind.draft(changed.core_in(exec));
-    exec.set_node(changed.get(), made.params, std::move(made.payload));
-    kind.commit();
+    detail::node_draft made = kind.draft("set", changed.core_in(exec));
+    changed.set_params_in(exec, made.params, std::move(made.payload));
   });
 }
 

@@ -70,9 +70,10 @@ class ESCROW_API library {
                                          deleter& its = deleter::global(),
                                          source_location where = source_location::current());
 
-  // The kernel of that (mangled) name, which keeps the library. Throws cuda_error:
-  // cudaErrorSymbolNotFound if there is none, cudaErrorInvalidKernelImage if what was loaded is no
-  // code; usage_error if this was moved from. Any thread. Source: cudaLibraryGetKernel.
+  // The kernel of that name, which keeps the library: the mangled one, unless the kernel is
+  // extern "C". Throws cuda_error: cudaErrorSymbolNotFound if there is none,
+  // cudaErrorInvalidKernelImage if what was loaded is no code; usage_error if this was moved from.
+  // Any thread. Source: cudaLibraryGetKernel.
   [[nodiscard]] kernel find(std::string const& name,
                             source_location where = source_location::current()) const;
 
@@ -100,6 +101,9 @@ struct launch_config {
 
 namespace detail {
 
+inline constexpr char const* null_kernel_advice =
+    "pass a __global__ function, or what library::find() returned; one that was moved from is null";
+
 // All that one launch of a kernel, or a kernel node, keeps.
 template <bound_to To, class... Arguments>
 class launch_owner : public bound_arguments<To, Arguments...> {
@@ -115,6 +119,10 @@ class launch_owner : public bound_arguments<To, Arguments...> {
   std::shared_ptr<void const> library_;
 };
 
+// For a launch, or a kernel node, that CUDA refused with `status`: what of its shape does not fit,
+// and the shape; empty if that is not why.
+[[nodiscard]] std::string misfit_note(cudaError_t status, kernel const& launched,
+                                      launch_config const& config);
 // Throws what a launch failed with, and says what of its shape does not fit.
 [[noreturn]] ESCROW_API void refuse_launch(cudaError_t status, kernel const& launched,
                                            launch_config const& config);
@@ -123,8 +131,7 @@ class launch_owner : public bound_arguments<To, Arguments...> {
 inline void launch_values(stream_ref stream, kernel const& launched, launch_config const& config,
                           void** values) {
   if (launched.get() == nullptr) {
-    throw usage_error("launch", "the kernel is null: it was moved from",
-                      "copy it, or find it again");
+    throw usage_error("launch", "the kernel is null", null_kernel_advice);
   }
   // CUDA takes the attributes through a pointer to what it does not change.
   auto* const attributes = const_cast<cudaLaunchAttribute*>(config.attributes.data());
@@ -169,7 +176,7 @@ void launch_keeping(stream_ref stream, source_location where, kernel const& laun
 // passed as they are, and must have exactly the types that the kernel has. The library that the
 // kernel was found in is kept as well. An argument that can only be moved has to be moved in;
 // outside of captures it is moved from only if the launch succeeds. Throws cuda_error,
-// std::bad_alloc. Throws usage_error for a kernel that was moved from, an invalidated capture, a
+// std::bad_alloc. Throws usage_error for a null kernel, an empty lease, an invalidated capture, a
 // lease that was not claimed in the capture, the legacy stream while a blocking stream captures,
 // and a stopped deleter. Nothing was launched then, but leases may stay told of the stream, as by
 // record_stream(). One exception: if, outside of captures, the error names cudaEventRecord, the
@@ -180,7 +187,8 @@ template <class... Arguments>
 void launch(detail::stream_at on, kernel const& launched, launch_config const& config,
             Arguments&&... arguments) {
   detail::called_at("launch", on.where, [&] {
-    detail::launch_keeping(on.stream, on.where, launched, config, detail::values_of(arguments...),
+    detail::launch_keeping(on.stream, on.where, launched, config,
+                           detail::values_of("launch", arguments...),
                            std::forward<Arguments>(arguments)...);
   });
 }
@@ -192,7 +200,7 @@ void launch(detail::stream_at on, void (*launched)(Parameters...), launch_config
             Arguments&&... arguments) {
   detail::called_at("launch", on.where, [&] {
     detail::launch_keeping(on.stream, on.where, kernel(launched), config,
-                           detail::values_for<Parameters...>(arguments...),
+                           detail::values_for<Parameters...>("launch", arguments...),
                            std::forward<Arguments>(arguments)...);
   });
 }

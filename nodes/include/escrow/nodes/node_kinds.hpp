@@ -5,6 +5,8 @@
 
 #include <concepts>
 #include <cstddef>
+#include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "escrow/detail/node_kind.hpp"
@@ -14,6 +16,7 @@
 namespace escrow::inline v0_1 {
 
 class graph;
+class graph_core;
 
 // What a memset writes: `height` rows of `width` elements.
 struct memset_config {
@@ -33,56 +36,96 @@ namespace detail {
                                                            std::size_t bytes,
                                                            source_location where);
 [[nodiscard]] ESCROW_API cudaGraphNodeParams host_params(cudaHostFn_t function);
+// Throws usage_error, in the name of host_node, if `is_null`.
+ESCROW_API void require_callable(bool is_null, source_location where);
+
+// Whether a callable can be null, as a pointer or a std::function, and is. A lambda without
+// captures converts to a pointer, but is none.
+template <class Function>
+bool is_null_function(Function const& function) {
+  if constexpr (!std::is_empty_v<Function> && requires {
+                  { function == nullptr } -> std::convertible_to<bool>;
+                }) {
+    return function == nullptr;
+  } else {
+    return false;
+  }
+}
+
+// Refuses, in one line of error, a destination that is no memory.
+template <class Destination>
+constexpr void require_writable() {
+  using value = decltype(memory_of("", std::declval<std::remove_reference_t<Destination>&>()));
+  static_assert(std::is_convertible_v<value, void*>,
+                "the destination is no memory that can be written: pass a pointer, an array or an "
+                "owner");
+}
 }  // namespace detail
 
 // The kinds. Each is a value, made by a function of its name for graph_builder_ref::add(),
-// node::set() and set(). One with an argument that can only be moved refers to that argument until
-// then, and is used once. What an argument owns (kernel_argument_traits) is kept by the node; of a
-// lease the node keeps a share: the slot is not handed out before that is destroyed, too. They
-// throw usage_error for what cannot be meant, and what taking a share throws. Any thread.
+// node::set() and set(). What an argument owns (kernel_argument_traits) is kept by the kind, and
+// then by the node; of a lease they keep a share: the slot is not handed out before that is
+// destroyed, too. An argument that can only be moved is moved into the kind, which then can only be
+// moved itself, and ends with what it owns if adding it fails. A kind that was moved, as into
+// add(), is not used again, unless it keeps nothing: that is a usage_error. They throw usage_error
+// for what cannot be meant, and what taking a share throws, and nothing was moved then. Any thread.
 
 // A kernel; arguments as of escrow::launch(). Attributes and deleter of `config` must be empty: the
 // graph has a deleter.
 // Example: examples/conditional.cpp.
+// A class, and no function as the other kinds, so that the caller's line may follow the arguments.
+template <class Launched, class... Arguments>
+class [[nodiscard]] kernel_node : public detail::kernel_kind_of<Launched, Arguments...> {
+ public:
+  // Throws usage_error for a null kernel, an empty lease, and attributes or a deleter in `config`.
+  kernel_node(kernel const& launched, launch_config const& config, Arguments&&... arguments,
+              source_location where = source_location::current())
+      : detail::kernel_kind_of<Launched, Arguments...>(
+            detail::kernel_kind<Launched, Arguments...>(launched, config, where, arguments...)) {}
+};
+// Of a kernel: its arguments are passed as they are.
 template <class... Arguments>
-[[nodiscard]] auto kernel_node(kernel const& launched, launch_config const& config,
-                               Arguments&&... arguments) {
-  return detail::kernel_kind<Arguments...>(launched, config, detail::values_of(arguments...),
-                                           arguments...);
-}
+kernel_node(kernel const&, launch_config const&, Arguments&&...)
+    -> kernel_node<kernel, Arguments...>;
+// Of a __global__ function: its arguments are converted to the types of its parameters.
 template <class... Parameters, class... Arguments>
-[[nodiscard]] auto kernel_node(void (*launched)(Parameters...), launch_config const& config,
-                               Arguments&&... arguments) {
-  return detail::kernel_kind<Arguments...>(
-      launched, config, detail::values_for<Parameters...>(arguments...), arguments...);
-}
+kernel_node(void (*)(Parameters...), launch_config const&, Arguments&&...)
+    -> kernel_node<void(Parameters...), Arguments...>;
 
-// Writes a value of 1, 2 or 4 bytes, also in rows. `destination`: device memory, or an owner.
+// Writes a value of 1, 2 or 4 bytes, also in rows. `destination`: device memory: a pointer, an
+// array or an owner.
 template <class Destination>
 [[nodiscard]] auto memset_node(Destination&& destination, memset_config const& config,
                                source_location where = source_location::current()) {
-  using bound = detail::node_arguments<Destination>;
-  return detail::owning_kind<bound>(
-      detail::memset_params(detail::device_value_of(destination), config, where),
-      bound(destination));
+  constexpr char const* call = "memset_node";
+  detail::require_writable<Destination>();
+  return detail::called_at(call, where, [&] {
+    auto const params = detail::memset_params(detail::memory_of(call, destination), config, where);
+    return detail::taking_kind(params, detail::node_arguments<Destination>(destination));
+  });
 }
 
-// Copies `bytes` bytes between any two of device, pinned and pageable memory, or owners of such;
-// CUDA infers the kind. A launch of a graph that copies to pageable memory blocks the host until
-// that copy is done (measured: cudaGraphLaunch).
+// Copies `bytes` bytes between any two of device, pinned and pageable memory: pointers, arrays or
+// owners; CUDA infers the kind. A launch of a graph that copies to pageable memory blocks the host
+// until that copy is done (measured: cudaGraphLaunch).
 template <class To, class From>
 [[nodiscard]] auto memcpy_node(To&& to, From&& from, std::size_t bytes,
                                source_location where = source_location::current()) {
-  using bound = detail::node_arguments<To, From>;
-  return detail::owning_kind<bound>(
-      detail::memcpy_params(detail::device_value_of(to), detail::device_value_of(from), bytes,
-                            where),
-      bound(to, from));
+  constexpr char const* call = "memcpy_node";
+  detail::require_writable<To>();
+  return detail::called_at(call, where, [&] {
+    auto const params = detail::memcpy_params(detail::memory_of(call, to),
+                                              detail::memory_of(call, from), bytes, where);
+    return detail::taking_kind(params, detail::node_arguments<To, From>(to, from));
+  });
 }
 
-// Calls `function()` on a thread of CUDA's. It must neither throw nor call CUDA.
+// Calls `function()`, which is not null, on a thread of CUDA's. It must neither throw nor call
+// CUDA.
 template <std::invocable Function>
-[[nodiscard]] auto host_node(Function function) {
+[[nodiscard]] auto host_node(Function function,
+                             source_location where = source_location::current()) {
+  detail::require_callable(detail::is_null_function(function), where);
   using callable = detail::host_callable<Function>;
   return detail::owning_kind<callable>(detail::host_params(&callable::call),
                                        callable{std::move(function)});
@@ -112,9 +155,9 @@ template <class Event>
 struct alloc_kind {
   cudaGraphNodeParams params{};
 };
-// What child_node() returns: a reference to the graph that add() copies.
+// What child_node() returns: a share of the graph that add() copies.
 struct child_kind {
-  graph const& child;
+  std::shared_ptr<graph_core> child;
 };
 
 // Memory of the device that is current now, which is there from this node to the one that frees it;
@@ -122,14 +165,12 @@ struct child_kind {
 [[nodiscard]] ESCROW_API alloc_kind alloc_node(std::size_t bytes,
                                                source_location where = source_location::current());
 
-// A copy of `child`, which has to be there until the node is added. The copy holds what `child`
-// holds. Of two copies of one graph in another, and of one and a clone, the caller orders the use
-// of what they share, e.g. of a slot. From a graph with memory nodes CUDA cannot remove a node. If
-// memory runs out or a call fails when the node is there already, adding it then succeeds all the
-// same, and launches of execs pay for what it holds (graph_exec::is_bare).
-[[nodiscard]] inline child_kind child_node(graph const& child) noexcept {
-  return {child};
-}
+// A copy of `child` as it is when the node is added; the kind keeps it until then. The copy holds
+// what `child` holds. Of two copies of one graph in another, and of one and a clone, the caller
+// orders the use of what they share, e.g. of a slot. From a graph with memory nodes CUDA cannot
+// remove a node. If memory runs out or a call fails when the node is there already, adding it then
+// succeeds all the same, and launches of execs pay for what it holds (graph_exec::is_bare).
+[[nodiscard]] ESCROW_API child_kind child_node(graph const& child) noexcept;
 
 // A condition for one conditional node of one graph or body (graph_builder_ref::make_condition).
 // Kernels of the graph set it (cudaGraphSetConditional); get() is what they take. It does not keep
