@@ -320,11 +320,11 @@ slot* capture_reuse::take_with_edge(size_class& size, capture_info const& captur
   });
 }
 
-void capture_reuse::order_after_release(slot const& claimed, cudaGraph_t graph, stream_ref stream) {
+void capture_reuse::order_after_release(char const* call, slot const& claimed, cudaGraph_t graph,
+                                        stream_ref stream) {
   if (!claimed.is_reused_) return;
   if (!is_unchanged_in(claimed, graph)) {
-    throw usage_error("lease::record_stream",
-                      "the nodes that used the resource before were changed or destroyed",
+    throw usage_error(call, "the nodes that used the resource before were changed or destroyed",
                       "edit a graph after its capture");
   }
   add_dependencies(stream, claimed.released_after_);

@@ -103,7 +103,8 @@ class capture_reuse {
   // Makes the next work on `stream`, of the capture in which the slot was claimed, depend on the
   // slot's earlier users in that capture. Throws cuda_error, std::bad_alloc; usage_error if they
   // are not in the graph any more.
-  static void order_after_release(slot const& claimed, cudaGraph_t graph, stream_ref stream);
+  static void order_after_release(char const* call, slot const& claimed, cudaGraph_t graph,
+                                  stream_ref stream);
 
   // Ends the lease, or its deferred record. True if no graph holds the slot. `may_be_shared`: else
   // it is shared, as a slot of take_shared() that no other graph got.

@@ -162,7 +162,7 @@ struct ESCROW_LOCAL slot_pool::state {
   // uses.cpp
   [[nodiscard]] bool has_earlier_users(char const* call, claimed_slot const& lease);
   void wait_for_earlier_users(char const* call, claimed_slot const& lease);
-  void order_after_earlier_users(claimed_slot const& lease, stream_ref stream);
+  void order_after_earlier_users(char const* call, claimed_slot const& lease, stream_ref stream);
   // As record(); it covers all work on the slot so far but that on streams that were told.
   cudaError_t record_claiming_stream(claimed_slot const& lease) noexcept;
   void use_in_capture(char const* call, claimed_slot const& lease, capture_info const& capture);

@@ -69,9 +69,10 @@ void slot_pool::state::wait_for_earlier_users(char const* call, claimed_slot con
 
 // The next work on `stream`, which does not capture, comes after the earlier users of the resource,
 // for whose events the claiming stream waited at the claim.
-void slot_pool::state::order_after_earlier_users(claimed_slot const& lease, stream_ref stream) {
+void slot_pool::state::order_after_earlier_users(char const* call, claimed_slot const& lease,
+                                                 stream_ref stream) {
   slot& used = *lease.what;
-  if (!has_earlier_users("lease::record_stream", lease)) return;
+  if (!has_earlier_users(call, lease)) return;
   check(cudaStreamWaitEvent(stream.get(), used.ready(), 0), "cudaStreamWaitEvent");
   for (cached_event const& also : used.also_ready_) {
     check(cudaStreamWaitEvent(stream.get(), also.recorded.get(), 0), "cudaStreamWaitEvent");
@@ -109,8 +110,7 @@ void slot_pool::state::use_in_capture(char const* call, claimed_slot const& leas
   keep_in_graph(call, lease, capture);
 }
 
-void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {
-  constexpr char const* call = "lease::record_stream";
+void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream, char const* call) {
   slot& used = require_slot(call, lease);
   state& in = *used.pool_.state_;
   capture_info const capture = usable_capture_of(call, stream);
@@ -137,9 +137,9 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream) {
   if (known.size() + 3 > known.capacity()) known.reserve(2 * known.size() + 3);
   used.also_ready_.reserve(known.capacity());
   if (capture.is_none()) {
-    in.order_after_earlier_users(lease, stream);
+    in.order_after_earlier_users(call, lease, stream);
   } else {
-    capture_reuse::order_after_release(used, capture.graph, stream);
+    capture_reuse::order_after_release(call, used, capture.graph, stream);
   }
   known.push_back(use);
 }
@@ -157,7 +157,7 @@ void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream, char
   // After its capture, its own stream's work is not that of the graph.
   bool const is_after_its_capture = capture.is_none() && lease.capture_id != 0;
   bool const is_known = is_it(lease.on) || std::ranges::any_of(used.unrecorded_, is_it);
-  if (!is_known || is_after_its_capture) record_stream(lease, stream);
+  if (!is_known || is_after_its_capture) record_stream(lease, stream, call);
 }
 
 // The caller gives the lease to the graph, and uses it no more without an access. So its end waits

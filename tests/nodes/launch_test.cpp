@@ -153,6 +153,24 @@ TEST_F(Launch, RefusesNullKernelsAndNullPointersToOwners) {
   expect_refused([&] { launch(one, fill, config(), none, 1U, 7); }, "launch", "a null pointer");
 }
 
+TEST_F(Launch, RefusesALeaseOfAnotherCaptureInItsOwnName) {
+  block_pool pool = make_pool(2);
+  graph const source = captured([&](cudaStream_t on) {
+    block_lease claimed = pool.claim(on);
+    expect_refused([&] { launch(two, fill, config(), claimed, 1U, 7); }, "launch",
+                   "`stream` is not part of the capture that the lease was claimed in");
+    capture open(three, cudaStreamCaptureModeThreadLocal);
+    expect_refused([&] { launch(three, fill, config(), claimed, 1U, 7); }, "launch",
+                   "`stream` is not part of the capture that the lease was claimed in");
+    EXPECT_EQ(open.end(), cudaSuccess);
+    launch(on, fill, config(), claimed, 1U, 7);
+  });
+  block_lease eager = pool.claim(two);
+  block_lease const moved = std::move(eager);
+  // NOLINTNEXTLINE(bugprone-use-after-move)
+  expect_refused([&] { launch(two, fill, config(), eager, 1U, 7); }, "launch", "an empty lease");
+}
+
 /// Memory that a kernel uses, with an owner of each type.
 class LaunchOwner : public launch_world, public testing::WithParamInterface<char const*> {
  protected:

@@ -170,7 +170,8 @@ class ESCROW_API slot_pool {
   static void release(claimed_slot& lease, stream_ref stream);
   static void release_done(claimed_slot& lease) noexcept;  // no work outside of graphs uses it
   static void release_at_end(claimed_slot& lease) noexcept;
-  static void record_stream(claimed_slot const& lease, stream_ref stream);
+  static void record_stream(claimed_slot const& lease, stream_ref stream,
+                            char const* call = "lease::record_stream");
   static void before_launch(claimed_slot const& lease, stream_ref stream, char const* call);
   // For an owner of the lease that is retired on `stream`, which captures.
   static void before_retire(claimed_slot const& lease, stream_ref stream);
