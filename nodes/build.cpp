@@ -62,6 +62,15 @@ std::string kernel_note(cudaError_t status, cudaGraphNodeParams const& params) {
   return detail::misfit_note(status, kernel(static_cast<void const*>(its.func)), config);
 }
 
+// Why CUDA refuses to add a node with these parameters, if that is known.
+std::string add_note(cudaError_t status, cudaGraphNodeParams const& params) {
+  if (params.type != cudaGraphNodeTypeMemFree || status != cudaErrorInvalidValue) {
+    return kernel_note(status, params);
+  }
+  return "`address` is not memory of an alloc_node, or another node frees it: free each allocation "
+         "once, by its address()";
+}
+
 // Why CUDA refuses these parameters for a node that is there, if that is known.
 std::string change_note(cudaError_t status, cudaGraphNode_t changed,
                         cudaGraphNodeParams const& params) {
@@ -78,6 +87,11 @@ std::string change_note(cudaError_t status, cudaGraphNode_t changed,
     return "CUDA does not change a node that frees memory: destroy it, and add another";
   }
   return kernel_note(status, params);
+}
+
+std::string destroy_note(cudaError_t status) {
+  if (status != cudaErrorNotSupported) return "";
+  return "CUDA removes no node from a graph with memory nodes: build the graph anew, without it";
 }
 
 }  // namespace
@@ -125,7 +139,7 @@ node graph_builder_ref::add_node(graph_core& core, cudaGraphNodeParams& params,
                                  retired_object::loan payload) const {
   std::size_t const count = after_ == nullptr ? 0 : 1;
   auto const call = [&] { return core.add(in_, {&after_, count}, params, std::move(payload)); };
-  return node_of(with_note(call, [&](cudaError_t status) { return kernel_note(status, params); }));
+  return node_of(with_note(call, [&](cudaError_t status) { return add_note(status, params); }));
 }
 
 allocation graph_builder_ref::add(alloc_kind const& kind, source_location where) const {
@@ -256,7 +270,7 @@ void node::destroy(source_location where) const {
                         "build the graph anew: CUDA cannot instantiate one whose condition has no "
                         "node");
     }
-    core.destroy(get());
+    with_note([&] { core.destroy(get()); }, destroy_note);
     standing_ = standing::destroyed;
   });
 }

@@ -123,6 +123,20 @@ TEST_F(RefusedByCuda, AChangeToAnotherKindNamesBoth) {
               {"node::set", "CUDA does not change a node that frees memory"});
 }
 
+TEST_F(RefusedByCuda, AFreeOfOtherMemoryAndTheRemovalOfAMemoryNodeAreExplained) {
+  char const* const advice = "free each allocation once, by its address()";
+  expect_note([&] { build(*built).add(free_node(device.data())); },
+              {"graph_builder_ref::add", "`address` is not memory of an alloc_node", advice});
+  allocation const memory = build(*built).add(alloc_node(4));
+  auto const frees = [&] { memory.add(free_node(memory.address())); };
+  frees();
+  expect_note(frees, {"another node frees it", advice});
+  expect_note([&] { memory.destroy(); },
+              {"node::destroy", "CUDA removes no node from a graph with memory nodes"});
+  EXPECT_EQ(nodes_in(*built).size(), 2U);
+  expect_note([&] { memory.destroy(); }, {"cudaErrorNotSupported"});
+}
+
 TEST_F(RefusedByCuda, ANodeThatIsYoungerThanTheExecIsSuspected) {
   add_to(*built, 0);
   graph_exec exec(*built);
