@@ -58,8 +58,11 @@ if(FROM STREQUAL installed)
   run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
   consume(found ${examples} -DCMAKE_PREFIX_PATH=${prefix})
   consume_by_pkg_config()
-  expect_refusal("There is no escrow::escrow: the CUDA Toolkit 12.8 or newer"
+  expect_refusal("ESCROW_CUDA_INCLUDE_DIR to the folder of cuda_runtime_api.h \\(it is \"${SOURCE_DIR}\"\\)"
     -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON -DESCROW_CUDA_INCLUDE_DIR=${SOURCE_DIR})
+  file(WRITE ${root}/headers/cuda_runtime_api.h "")
+  expect_refusal("There is no escrow::escrow: the CUDA Toolkit 12.8 or newer"
+    -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON -DESCROW_CUDA_INCLUDE_DIR=${root}/headers)
   expect_refusal("There is no escrow::other" -DCOMPONENTS=other)
   file(WRITE ${root}/other_cuda/cuda_runtime_api.h "#define CUDART_VERSION  99010\n")
   expect_refusal("Escrow was built with the headers of CUDA 1[0-9], and here are those of CUDA 99: use CUDA 1"
