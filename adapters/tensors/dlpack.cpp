@@ -83,10 +83,8 @@ void require_pinned(void const* memory) {
                     "pass a stream_allocator with memory_source::pinned_host()");
 }
 
-}  // namespace
-
-DLManagedTensorVersioned* make_dlpack_tensor(stream_allocator memory, stream_ref stream,
-                                             DLTensor const& prototype, source_location where) {
+DLManagedTensorVersioned* make_tensor(stream_allocator memory, stream_ref stream,
+                                      DLTensor const& prototype, source_location where) {
   if (prototype.ndim < 0 || (prototype.ndim > 0 && prototype.shape == nullptr)) {
     throw usage_error(call, "`prototype.ndim` is not that of its shape", "pass a shape");
   }
@@ -136,6 +134,14 @@ DLManagedTensorVersioned* make_dlpack_tensor(stream_allocator memory, stream_ref
   made->managed.manager_ctx = made.get();
   made->managed.deleter = &delete_tensor;
   return &made.release()->managed;
+}
+
+}  // namespace
+
+DLManagedTensorVersioned* make_dlpack_tensor(stream_allocator memory, stream_ref stream,
+                                             DLTensor const& prototype, source_location where) {
+  return detail::called_at(
+      call, where, [&] { return make_tensor(std::move(memory), stream, prototype, where); });
 }
 
 }  // namespace escrow::inline v0_1
