@@ -101,6 +101,14 @@ graph_builder_ref::graph_builder_ref(graph const& into) noexcept
       in_(into.core() == nullptr ? nullptr : into.core()->native()),
       standing_(standing::there) {}
 
+// In the library, where a program's ThreadSanitizer does not see the graph's count.
+graph_builder_ref::graph_builder_ref(graph_builder_ref const&) noexcept = default;
+graph_builder_ref& graph_builder_ref::operator=(graph_builder_ref const&) noexcept = default;
+graph_builder_ref::~graph_builder_ref() = default;
+body_graph::body_graph(body_graph const&) noexcept = default;
+body_graph& body_graph::operator=(body_graph const&) noexcept = default;
+body_graph::~body_graph() = default;
+
 graph_core& graph_builder_ref::require(char const* call) const {
   if (standing_ == standing::empty) {
     throw usage_error(call, "the node, or place, is empty: it is of no graph",

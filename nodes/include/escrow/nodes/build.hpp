@@ -31,14 +31,17 @@ class node;
 // Lifetime: a value, which does not keep its graph, but for bodies.
 // Capture: capture-safe.
 // Errors: usage_error if the graph or this node was destroyed, the graph was moved from or
-// detached,
-//   this is empty, and for what cannot be meant; cuda_error, std::bad_alloc. The graph and what it
-//   keeps are then as before; a kind that was passed ends.
+//   detached, this is empty, and for what cannot be meant; cuda_error, std::bad_alloc. The graph
+//   and what it keeps are then as before; a kind that was passed ends.
 // Example: examples/conditional.cpp.
 class ESCROW_API graph_builder_ref {
  public:
   // A place in no graph.
   graph_builder_ref() noexcept = default;
+  // A copy is the same place.
+  graph_builder_ref(graph_builder_ref const&) noexcept;
+  graph_builder_ref& operator=(graph_builder_ref const&) noexcept;
+  ~graph_builder_ref();
   // The place at the graph's beginning; build(graph) is the same.
   // NOLINTNEXTLINE(google-explicit-constructor): a graph is a place.
   graph_builder_ref(graph const& into) noexcept;
@@ -179,6 +182,11 @@ class allocation : public node {
 // Lifetime: a share of the graph that the body belongs to, which it keeps.
 class ESCROW_API body_graph : public graph_builder_ref {
  public:
+  // A copy is the same body.
+  body_graph(body_graph const&) noexcept;
+  body_graph& operator=(body_graph const&) noexcept;
+  ~body_graph();
+
   // The CUDA handle, e.g. to capture into. Never owning. Throws as graph::get().
   [[nodiscard]] cudaGraph_t get(source_location where = source_location::current()) const;
 
