@@ -13,6 +13,7 @@
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/json.hpp"
+#include "escrow/internal/last_error.hpp"
 #include "escrow/internal/never_destroyed.hpp"
 #include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
@@ -89,8 +90,25 @@ deleter::retirement deleter::begin(char const* call) {
   return with_object({}, device);
 }
 
+void deleter::refuse_endless(event_ref ready) {
+  relaxed_capture_scope const relaxed;  // otherwise the query could invalidate a capture
+  cudaError_t const status = call_aside([&] { return cudaEventQuery(ready.get()); });
+  // The second is of a capture that is over (measured).
+  bool const is_endless = status == cudaErrorCapturedEvent || status == cudaErrorInvalidValue ||
+                          status == cudaErrorInvalidResourceHandle;
+  if (!is_endless) return;
+  throw cuda_error(status, "cudaEventQuery", source_location::current(),
+                   "`ready` was recorded in a capture, or destroyed, and is never done: pass an "
+                   "event that was recorded outside of captures, or retire the owner on the "
+                   "capturing stream");
+}
+
 deleter::retirement deleter::begin(cudaGraph_t graph) {
   require_open("deleter::retire");
+  if (graph == nullptr) {
+    throw usage_error("deleter::retire", "`graph` is null: it was moved from or detached",
+                      "pass a graph that exists");
+  }
   std::optional<std::uint64_t> const id = graph_id_of(graph);
   if (!id) {
     throw usage_error("deleter::retire", "the graph's id cannot be learned",
@@ -283,6 +301,17 @@ void group_busy::throw_at(source_location where) const {
 
 sharing_group::sharing_group(sharing_options options)
     : order_(std::make_shared<group_order>(std::move(options))) {}
+
+// In the library, where a program's ThreadSanitizer does not see the count.
+sharing_group::sharing_group(sharing_group const&) noexcept = default;
+sharing_group& sharing_group::operator=(sharing_group const& other) noexcept {
+  sharing_group copy(other);
+  order_.swap(copy.order_);
+  return *this;
+}
+sharing_group::~sharing_group() {
+  tell_handed_over(static_cast<launch_order*>(order_.get()));
+}
 
 sharing_stats sharing_group::stats() const {
   auto members = graph_registry::global().members_of(*order_);

@@ -162,6 +162,25 @@ void graph_registry::end_capture(std::uint64_t id, cudaGraph_t graph) noexcept {
   }
 }
 
+void graph_registry::drop_capture(std::uint64_t id, cudaGraph_t graph) noexcept {
+  if (id == 0) return;
+  while (true) {
+    std::shared_ptr<kept_sets> keeper;
+    {
+      std::lock_guard const lock(mutex_);
+      entry const* const found = find(graph, id);
+      if (found == nullptr) return;
+      for (reference_set* const each : found->sets) {
+        if (each->id_ != id) continue;
+        keeper = std::exchange(each->kept_by_, {}).lock();
+        if (keeper != nullptr) break;
+      }
+    }
+    if (keeper == nullptr) return;
+    keeper->drop(id);  // without the lock
+  }
+}
+
 void graph_registry::drop(reference_set& set, cudaGraph_t graph) noexcept {
   std::erase(set.graphs_, graph);
   auto const found = entries_.find(graph);
@@ -264,7 +283,8 @@ graph_registry::group_members graph_registry::members_of(group_order const& grou
   }
   std::ranges::sort(unordered);
   unordered.erase(std::unique(unordered.begin(), unordered.end()), unordered.end());
-  return {resource_usage_of(std::move(members)), std::move(unordered), outliving(group)};
+  return {resource_usage_of(std::move(members)), std::move(unordered),
+          group.outliving->load(std::memory_order_relaxed)};
 }
 
 std::string graph_registry::describe_sets(deleter_core const& core) const {

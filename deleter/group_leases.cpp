@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <new>
-#include <unordered_set>
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
@@ -27,21 +26,8 @@ std::vector<lease_span> graph_registry::leases_of(cudaGraph_t graph) const {
   return {found->leases.begin(), found->leases.end()};
 }
 
-std::size_t graph_registry::outliving(group_order const& group) const {
-  std::unordered_set<group_lease const*> living;
-  for (auto const& [graph, its] : entries_) {
-    for (lease_span const& each : its.leases) {
-      if (&each.lease->group != &group || !each.lease->outlives) continue;
-      if (each.lease->state() == lease_state::lives) living.insert(each.lease.get());
-    }
-  }
-  return living.size();
-}
-
 void graph_registry::note_outliving(entry const& ended) noexcept {
-  for (lease_span const& each : ended.leases) {
-    if (each.lease->state() == lease_state::lives) each.lease->outlives = true;
-  }
+  for (lease_span const& each : ended.leases) each.lease->note_end_of_capture();
 }
 
 void graph_registry::report_outliving(std::uint64_t id, cudaGraph_t graph) noexcept {
@@ -58,7 +44,7 @@ void graph_registry::report_outliving(std::uint64_t id, cudaGraph_t graph) noexc
       if (found == nullptr) return;
       for (lease_span const& each : found->leases) {
         group_lease& its = *each.lease;
-        if (its.outlives || its.state() != lease_state::lives) continue;
+        if (its.state() != lease_state::lives) continue;
         auto const set = std::ranges::find_if(found->sets, [&its](reference_set const* of) {
           return &of->core() == &its.core && of->order()->group == &its.group;
         });

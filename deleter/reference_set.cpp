@@ -81,6 +81,18 @@ bool kept_sets::add(reference_set& set) {
   return !is_released_;
 }
 
+void kept_sets::drop(std::uint64_t capture_id) noexcept {
+  while (true) {
+    ref<reference_set> dropped;  // without the lock
+    std::lock_guard const lock(mutex_);
+    auto const found = std::ranges::find(sets_, capture_id, [](auto& each) { return each->id_; });
+    if (found == sets_.end()) return;
+    std::swap(*found, sets_.back());
+    dropped = std::move(sets_.back());
+    sets_.pop_back();
+  }
+}
+
 reference_sets kept_sets::take_all() noexcept {
   std::lock_guard const lock(mutex_);
   is_released_ = true;
@@ -115,6 +127,7 @@ void reference_set::place(cudaGraph_t graph, std::uint64_t id, bool is_open, kep
     }
     if (is_kept) {
       keeper_ = keeper;
+      kept_by_ = keeper->weak_from_this();
       if (is_open) registry.open(*this);
       return;
     }

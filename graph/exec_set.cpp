@@ -68,7 +68,8 @@ std::size_t exec_set::state::exec_for(graph const& source, instantiate_options c
     each.current = members.size();
     return i;
   }
-  auto exec = std::make_unique<one_exec>(source, options, one_exec::references::stay_off);
+  auto exec =
+      std::make_unique<one_exec>("exec_set::add", source, options, one_exec::references::stay_off);
   if (!reason.empty()) reasons.push_back(std::move(reason));
   execs.push_back({std::move(shape), std::move(exec), members.size()});
   return execs.size() - 1;

@@ -26,17 +26,19 @@ void check_launch(cudaError_t status, char const* api) {
     refuse_launch(status, api);
 }
 
+constexpr char const* creating_exec = "graph_exec::graph_exec";
+
 }  // namespace
 
-graph_exec::state::state(graph_ref source, instantiate_options const& options, references after) {
+graph_exec::state::state(char const* call, graph_ref source, instantiate_options const& options,
+                         references after) {
   profiler_range const range("escrow: instantiate");
   relaxed_capture_scope const relaxed;
-  graph_survey const survey =
-      survey_of("graph_exec::graph_exec", source.get(), source.core(), options.bodies);
+  graph_survey const survey = survey_of(call, source.get(), source.core(), options.bodies);
   is_bare_ = !survey.lacks_bodies;
   is_conditional_ = survey.conditionals != 0;
   if (source.core() != nullptr) source_ = source.core()->weak_from_this();
-  hoist_scope off("graph_exec::graph_exec", survey);
+  hoist_scope off(call, survey);
   now_ = holding_of(off.sets());
   {
     graph_lifetime_lock const lock;
@@ -101,8 +103,9 @@ void graph_exec::state::wait_until_idle() const noexcept {
 }
 
 graph_exec::graph_exec(graph_ref source, instantiate_options const& options, source_location where)
-    : state_(detail::called_at("graph_exec::graph_exec", where,
-                               [&] { return std::make_unique<state>(source, options); })) {}
+    : state_(detail::called_at(creating_exec, where, [&] {
+        return std::make_unique<state>(creating_exec, source, options);
+      })) {}
 
 graph_exec::graph_exec(graph_exec&& other) noexcept = default;
 graph_exec& graph_exec::operator=(graph_exec&& other) noexcept = default;

@@ -33,7 +33,7 @@ class ESCROW_LOCAL graph_exec::state {
   // hoist().
   enum class references : std::uint8_t { come_back, stay_off };
 
-  state(graph_ref source, instantiate_options const& options,
+  state(char const* call, graph_ref source, instantiate_options const& options,
         references after = references::come_back);
   state(state&&) = delete;
   ~state();

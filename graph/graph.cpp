@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include <exception>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -193,11 +194,39 @@ cudaError_t end_capture(cudaStream_t stream, cudaGraph_t& captured) noexcept {
   return status;
 }
 
+std::string_view advice_for_begin(cudaError_t status) noexcept {
+  switch (status) {
+    case cudaErrorStreamCaptureUnsupported:
+      return "CUDA cannot capture the legacy stream";
+    case cudaErrorIllegalState:
+      return "`stream` is being captured already: end that capture";
+    default:
+      return {};
+  }
+}
+
+std::string_view advice_for_end(cudaError_t status) noexcept {
+  switch (status) {
+    case cudaErrorStreamCaptureInvalidated:
+      return "a call that a capture does not allow has invalidated it";
+    case cudaErrorStreamCaptureUnjoined:
+      return "another stream was forked into it: make `stream` wait for that one";
+    case cudaErrorStreamCaptureWrongThread:
+      return "end it on the thread that began it, or capture in Relaxed mode";
+    default:
+      return {};
+  }
+}
+
 }  // namespace
 
 capture_scope::capture_scope(stream_ref stream, cudaStreamCaptureMode mode, source_location where)
     : stream_(stream.get()) {
-  check(cudaStreamBeginCapture(stream_, mode), "cudaStreamBeginCapture", where);
+  constexpr char const* call = "capture_scope::capture_scope";
+  detail::called_at(call, where, [&] {
+    cudaError_t const status = cudaStreamBeginCapture(stream_, mode);
+    check(status, "cudaStreamBeginCapture", source_location::current(), advice_for_begin(status));
+  });
   // On failure, what needs the graph's id asks the graph.
   static_cast<void>(succeeded(detail::query_capture(stream_, captured_)));
 }
@@ -220,7 +249,10 @@ graph capture_scope::end(source_location where) {
   if (status != cudaSuccess) {
     destroy_graph(captured);  // there is one if the error is that of earlier work
     is_open_ = !drop();
-    throw cuda_error(status, "cudaStreamEndCapture", where);
+    if (!is_open_) graph_registry::global().drop_capture(captured_.id, captured_.graph);
+    throw cuda_error(cuda_error(status, "cudaStreamEndCapture", source_location::current(),
+                                advice_for_end(status)),
+                     "capture_scope::end", where);
   }
   is_open_ = false;
   graph made(captured, captured_.id, where);
@@ -229,7 +261,8 @@ graph capture_scope::end(source_location where) {
 }
 
 capture_scope::~capture_scope() {
-  if (is_open_) static_cast<void>(drop());
+  if (!is_open_ || is_ended_elsewhere() || !drop()) return;
+  graph_registry::global().drop_capture(captured_.id, captured_.graph);
 }
 
 bool capture_scope::is_ended_elsewhere() const noexcept {
@@ -240,7 +273,6 @@ bool capture_scope::is_ended_elsewhere() const noexcept {
 
 bool capture_scope::drop() noexcept {
   graph_registry::global().end_capture(captured_.id, captured_.graph);
-  if (is_ended_elsewhere()) return true;
   // An unended capture would leave the stream unusable. A call that failed because the capture was
   // invalidated has ended it; one that failed for another reason has not.
   constexpr int attempts_max = 3;

@@ -306,7 +306,7 @@ hoisted::state& hoisted::require_outside(char const* call) const {
 
 hoisted::state& hoisted::require(char const* call) const {
   if (state_ != nullptr) return *state_;
-  throw usage_error(call, "it was released or moved from", "release once");
+  throw usage_error(call, "it was released or moved from", "launch before that, and release once");
 }
 
 }  // namespace escrow::inline v0_1

@@ -40,7 +40,7 @@ leases_by_slot leases_in(cudaGraph_t graph, child_graphs const& children) {
   for (std::size_t i = 0; i < children.graphs.size(); ++i) {
     for (auto& [slot, its] : covered_by(children.graphs[i])) {
       for (lease_span& each : its) {
-        if (each.state() != lease_state::lives) continue;
+        if (!is_alive(each.state())) continue;
         each.claimed_after.assign(1, children.nodes[i]);
         leases[slot].push_back(std::move(each));
       }
@@ -64,7 +64,7 @@ std::shared_ptr<group_lease> overwritten_by(leases_by_slot const& part,
     lease_state const state = each.state();
     if (state == lease_state::over) return false;
     if (!std::ranges::all_of(each.claimed_after, may_be_before)) return false;
-    return state == lease_state::lives || !std::ranges::all_of(each.release(), is_known_before);
+    return is_alive(state) || !std::ranges::all_of(each.release(), is_known_before);
   };
   for (auto const& [slot, its] : part) {
     auto const found = of_graph.find(slot);
@@ -119,7 +119,7 @@ void refuse_overwriting(char const* call, std::set<cudaGraph_t> const& part, cud
   };
   leases_by_slot leases = leases_in(in, children);
   for (auto& [slot, its] : leases) {  // of others, the exec's own survey knows the final order
-    std::erase_if(its, [](auto const& each) { return each.state() != lease_state::lives; });
+    std::erase_if(its, [](auto const& each) { return !is_alive(each.state()); });
   }
   auto const lost = overwritten_by(covered, leases, is_before);
   if (lost != nullptr) throw usage_error(call, overwrites(*lost), keep_the_lease);

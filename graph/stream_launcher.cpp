@@ -77,7 +77,11 @@ void stream_launcher::record(char const* call) {
 }
 
 graph_exec::state& stream_launcher::require(char const* call) const {
-  graph_exec::state& its = exec_.require(call);
+  if (exec_.state_ == nullptr) {
+    throw usage_error(call, "the launcher was released or moved from",
+                      "make another, or use the one that it was moved to");
+  }
+  graph_exec::state& its = *exec_.state_;
   if (thread_ == std::this_thread::get_id()) [[likely]]
     return its;
   throw usage_error(call, "the launcher is bound to another thread",

@@ -31,7 +31,7 @@ slot* slot_pool::state::take_captured(claim_request const& asked, size_class& of
   if (found == nullptr && !seen.is_first) {
     found = grow_in_room(of, seen, nullptr);
     if (found == nullptr) {
-      size_class* const larger = of.next.load(std::memory_order_acquire);
+      size_class* const larger = of.larger();
       return take_held(larger, bytes_max, capture, frontier, asked.where);
     }
   }
@@ -89,7 +89,7 @@ slot* slot_pool::state::take_held(size_class* from, std::size_t bytes_most,
       give_to_graph(*found, capture, where);
       return found;
     }
-    each = each->next.load(std::memory_order_acquire);
+    each = each->larger();
   }
   return nullptr;
 }
@@ -153,7 +153,7 @@ void slot_pool::state::hold_in_graph(slot& taken, capture_info const& capture, b
   try {
     escrow::hold_in_graph(hold, true, capture.graph, capture.id, true,
                           is_claim && options.group ? options.group->order() : nullptr, is_taken,
-                          options.held_until_closed ? &kept : nullptr);
+                          options.held_until_closed ? kept.get() : nullptr);
   } catch (...) {
     if (!is_taken) {  // else it is reclaimed with its set
       core.count_in_graphs(-1);

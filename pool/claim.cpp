@@ -44,12 +44,12 @@ claimed_slot slot_pool::claim(claim_request const& asked) {
 claimed_slot slot_pool::claim_bytes(claim_request const& asked) {
   return detail::called_at(asked.call, asked.where, [&] {
     state_->retire_unused();
-    return state_->claim(asked, state_->size_for(asked.call, asked.bytes));
+    return state_->claim(asked, state_->size_for(asked.call, asked.bytes, asked.stream));
   });
 }
 
 claimed_slot slot_pool::state::claim(claim_request const& asked, size_class& of) {
-  require_open(asked.call, of);
+  require_open(asked.call, of, asked.stream);
   detail::capture_dependencies after;
   capture_info const capture = usable_capture_of(asked.call, asked.stream, &after);
   if (capture.is_active()) [[unlikely]] {
@@ -93,7 +93,7 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, size_clas
       return leased(*found, use_of(asked.stream, stream_id, options.device), asked.where,
                     capture_id);
     }
-    require_open(asked.call, of);  // if closed meanwhile, it is not exhausted
+    require_open(asked.call, of, asked.stream);  // if closed meanwhile, it is not exhausted
     if (!may_search_again(asked, of, seen, waits)) {
       if (!asked.host_wait_max || seen.failure != nullptr) refuse(asked, of, seen);
       return {};
@@ -263,7 +263,14 @@ void slot_pool::state::wait_for(slot& taken, stream_ref stream, bool is_its_own)
   for (cached_event const& also : taken.also_ready_) wait(also.recorded.get());
 }
 
-void slot_pool::state::throw_closed(char const* call, std::string const& label) {
+// After it has recorded what was deferred on the stream.
+void slot_pool::state::throw_closed(char const* call, std::string const& label, stream_ref stream) {
+  if (deferred_count.load(std::memory_order_relaxed) != 0) {  // relaxed: see there
+    try {
+      if (capture_of(stream).is_none()) record_deferred(stream, stream_id(stream));
+    } catch (cuda_error const&) {  // the refusal stays
+    }
+  }
   throw usage_error(call, "the pool \"" + label + "\" is closed", "claim before close_for()");
 }
 
@@ -273,8 +280,8 @@ void slot_pool::state::require_device(char const* call, stream_ref stream,
   int const found = capture.is_active() ? device_of_capturing(stream) : device_of(stream);
   if (found == options.device) return;
   throw usage_error(call,
-                    "`stream` is not of device " + std::to_string(options.device) +
-                        ", the pool \"" + options.label + "\" is",
+                    "`stream` is of device " + std::to_string(found) + ", the pool \"" +
+                        options.label + "\" of device " + std::to_string(options.device),
                     remedy);
 }
 

@@ -98,7 +98,7 @@ void slot_pool::state::finish_release(slot& used) noexcept {
     }
   }
   if (used.is_lost_) {
-    report_gone(1);
+    report_leaked(1, true);
     return leak(used);
   }
   {
@@ -110,6 +110,7 @@ void slot_pool::state::finish_release(slot& used) noexcept {
     }
   }
   leak(used);  // the pool was destroyed: no call gives it a stream any more
+  report_leaked(1, false);
 }
 
 void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_asked) noexcept {
@@ -184,16 +185,22 @@ void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) n
     if (each.unrecorded_.empty()) each.key_ = is_only_user ? id : free_lists::own_list_of(each);
     finish_release(each);
   }
-  if (gone != 0) report_gone(gone);
+  if (gone != 0) report_leaked(gone, true);
 }
 
-void slot_pool::state::report_gone(std::size_t count) noexcept {
+void slot_pool::state::report_leaked(std::size_t count, bool is_stream_gone) noexcept {
   try {
-    core.report(usage_error("lease::~lease",
-                            std::to_string(count) + " slots of \"" + options.label +
-                                "\" waited for a stream that was destroyed, and are leaked",
-                            "release a lease before its stream ends, or keep the stream until the "
-                            "pool's next call with it"));
+    std::string const slots = std::to_string(count) + " slots of \"" + options.label + "\" ";
+    if (is_stream_gone) {
+      return core.report(usage_error(
+          "lease::~lease", slots + "waited for a stream that was destroyed, and are leaked",
+          "release a lease before its stream ends, or keep the stream "
+          "until the pool's next call with it"));
+    }
+    core.report(usage_error(smallest.bytes != 0 ? "~scratch_pool" : "~resource_pool",
+                            slots + "were released where CUDA records nothing, and are leaked",
+                            "before the pool ends, make another call of it with that stream, "
+                            "outside of captures and callbacks"));
   } catch (std::bad_alloc const&) {  // no memory for the text: they are counted all the same
   }
 }

@@ -39,9 +39,18 @@ memory_source memory_source::from(cudaMemPool_t pool) {
 
 device_block::device_block(std::size_t bytes, memory_source const& source, source_location where)
     : bytes_(bytes), free_(source.free) {
+  if (!source.allocate || !source.free) {
+    throw usage_error(usage_error("device_block", "`source` has no `allocate` or no `free`",
+                                  "give it both, or use memory_source::device()"),
+                      where);
+  }
   // Out of memory is no surprise: a pool that grows then looks for other memory.
   cudaError_t const status = call_aside([&] { return source.allocate(&data_, bytes); });
   if (status != cudaSuccess) throw cuda_error(status, source.name, where);
+  if (data_ == nullptr && bytes != 0) {
+    throw cuda_error(cudaErrorMemoryAllocation, source.name, where,
+                     "it returned success and a null address");
+  }
 }
 
 device_block::~device_block() {

@@ -113,7 +113,7 @@ void slot_pool::close() noexcept {
 std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
   state& in = *state_;
   close();
-  in.kept.release();  // the caller says so
+  in.kept->release();  // the caller says so
   {
     host_wait wait;
     auto const has_slots = [&in] {
@@ -139,16 +139,19 @@ void slot_pool::close_and_leave() noexcept {
     left = std::exchange(in.deferred, {});
     in.deferred_is_closed = true;
   }
+  std::size_t leaked = 0;
   while (slot* const unknown = left.oldest()) {
     left.remove(*unknown);
     in.deferred_count.fetch_sub(1, std::memory_order_relaxed);
     in.leak(*unknown);
+    ++leaked;
   }
+  if (leaked != 0) in.report_leaked(leaked, false);
   in.drop_reference();
 }
 
 void slot_pool::state::leak_kept() noexcept {
-  std::size_t const leaked = kept.leak();
+  std::size_t const leaked = kept->leak();
   if (leaked == 0) return;
   try {
     core.report(usage_error(smallest.bytes != 0 ? "~scratch_pool" : "~resource_pool",

@@ -141,8 +141,8 @@ claimer_slots::claimer_slots(char const* call, slot_pool& pool, stream_ref strea
     : on_(use_of(stream, 0, pool.device())) {
   detail::called_at(call, where, [&] {
     slot_pool::state& in = *pool.state_;
-    size_class& of = in.size_for(call, bytes);
-    in.require_open(call, of);
+    size_class& of = in.size_for(call, bytes, stream);
+    in.require_open(call, of, stream);
     capture_info const capture = usable_capture_of(call, stream);
     in.require_device(call, stream, capture);
     std::lock_guard const lock(of.locals_mutex);
@@ -205,7 +205,7 @@ claimed_slot claimer_slots::claim(char const* call, source_location where,
     slot_pool::state& in = *require_pool(call).state_;
     std::optional<device_scope> device;
     if (is_ambiguous(on_.handle)) device.emplace(on_.device);
-    in.require_open(call, *of_);
+    in.require_open(call, *of_, on_.handle);
     in.require_stream(call, on_);
     in.retire_unused();
     claim_request const asked{call, on_.handle, where, host_wait_max, bytes, kind};

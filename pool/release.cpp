@@ -59,27 +59,27 @@ void slot_pool::release(claimed_slot& lease) {
     std::optional<device_scope> device;
     if (is_ambiguous(lease.on.handle)) device.emplace(in.options.device);  // the claiming stream's
     if (lease.local != nullptr && in.release_local(lease)) return;
-    in.release_on(lease, lease.on, true);
+    in.release_on(lease, lease.on, true, "lease::release");
   } catch (cuda_error const& failed) {
     if (failed.status() != cudaErrorNotPermitted || lease.what == nullptr) throw;
     in.release_later(lease, lease.on);
   }
 }
 
-void slot_pool::release(claimed_slot& lease, stream_ref stream) {
-  state& in = *require_slot("lease::release", lease).pool_.state_;
+void slot_pool::release(claimed_slot& lease, stream_ref stream, char const* call) {
+  state& in = *require_slot(call, lease).pool_.state_;
   bool const is_claiming_handle =
       stream.get() == lease.on.handle && !is_ambiguous(lease.on.handle) && lease.capture_id == 0;
   if (is_claiming_handle && (lease.local != nullptr || is_reclaiming())) return release(lease);
   try {
     stream_use const on = in.unasked(stream);
     if (is_reclaiming()) return in.release_reclaimed(lease, on);
-    in.release_on(lease, on, false);
+    in.release_on(lease, on, false, call);
   } catch (cuda_error const& failed) {
     if (failed.status() != cudaErrorNotPermitted || lease.what == nullptr) throw;
     // A default stream is that of the pool's device: a callback has no current one.
     if (use_of(stream, 0, in.options.device).handle == lease.on.handle) return release(lease);
-    throw usage_error("lease::release",
+    throw usage_error(call,
                       "a CUDA callback ends it on another stream than it was claimed for, of which "
                       "CUDA tells nothing there",
                       "release it there without a stream, after a record_stream() of the other, or "
@@ -134,7 +134,8 @@ bool slot_pool::state::was_told_after_its_capture(slot const& leased) noexcept {
 // -- captures something else    is held by that graph, too, and has its records deferred. The
 //                               claiming stream of a lease of a capture: as release_after_capture()
 // -- has an invalidated capture has its records deferred
-void slot_pool::state::release_on(claimed_slot& lease, stream_use on, bool is_claiming_stream) {
+void slot_pool::state::release_on(claimed_slot& lease, stream_use on, bool is_claiming_stream,
+                                  char const* call) {
   capture_info capture;
   detail::capture_dependencies after;
   check(query_recordable(on.handle, capture, &after), "cudaStreamGetCaptureInfo");
@@ -143,7 +144,7 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on, bool is_cl
   if (capture.is_none() && on.id == 0) on.id = stream_id(on.handle);
   bool const is_known = is_claiming_stream || (on.id != 0 && on.id == lease.on.id);
   if (!is_known && capture.status != capture_status::invalidated) {
-    require_device("lease::release", on.handle, capture,
+    require_device(call, on.handle, capture,
                    "release on a stream of the pool's device, and tell record_stream() of the "
                    "other");
   }

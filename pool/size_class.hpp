@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "capture_reuse.hpp"
+#include "escrow/detail/shared_count.hpp"
 #include "free_lists.hpp"
 #include "local_slots.hpp"
 
@@ -68,6 +69,11 @@ struct ESCROW_LOCAL size_class {
   std::string const label;  // in errors and holders
   // The next larger one. Stored with release under the pool's sizes_mutex, acquired without it.
   std::atomic<size_class*> next{nullptr};
+  [[nodiscard]] size_class* larger() const noexcept {
+    size_class* const its = next.load(std::memory_order_acquire);
+    if (its != nullptr) tell_taken(its);
+    return its;
+  }
 
   free_lists free;
   slot_count slots;                        // without leaked ones

@@ -35,7 +35,8 @@ std::string slot_pool::state::label_of(std::size_t size) const {
   return options.label + " of " + std::to_string(size) + " bytes";
 }
 
-size_class& slot_pool::state::larger_size_for(char const* call, std::size_t bytes) {
+size_class& slot_pool::state::larger_size_for(char const* call, std::size_t bytes,
+                                              stream_ref stream) {
   if (bytes > scratch_pool::bytes_max) {
     throw usage_error(
         call, "`bytes` is " + std::to_string(bytes),
@@ -47,9 +48,10 @@ size_class& slot_pool::state::larger_size_for(char const* call, std::size_t byte
   std::size_t const step = std::min(std::bit_floor(size) / 4, step_max);
   auto& last_used = by_size[(4 * power + size / step) % by_size.size()];
   size_class* its = last_used.load(std::memory_order_acquire);
+  if (its != nullptr) tell_taken(its);
   if (its != nullptr && its->bytes == size) return *its;
   std::lock_guard const lock(sizes_mutex);
-  if (is_closed.load(std::memory_order_relaxed)) throw_closed(call, label_of(size));
+  if (is_closed.load(std::memory_order_relaxed)) throw_closed(call, label_of(size), stream);
   std::atomic<size_class*>* at = &smallest.next;
   // Relaxed: written under the lock.
   while ((its = at->load(std::memory_order_relaxed)) != nullptr && its->bytes < size) {
@@ -58,6 +60,7 @@ size_class& slot_pool::state::larger_size_for(char const* call, std::size_t byte
   if (its == nullptr || its->bytes != size) {
     auto* const made = new size_class(size, label_of(size), local_slots_max());
     made->next.store(std::exchange(its, made), std::memory_order_relaxed);
+    tell_handed_over(made);
     at->store(made, std::memory_order_release);
   }
   last_used.store(its, std::memory_order_release);

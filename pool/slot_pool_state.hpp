@@ -96,11 +96,11 @@ struct ESCROW_LOCAL slot_pool::state {
   // Whether room in bytes would help: no slot was made for lack of memory.
   [[nodiscard]] bool may_make_room(size_class const& of, search_result const& seen) const noexcept;
   void wait_for(slot& taken, stream_ref stream, bool is_its_own);
-  void require_open(char const* call, size_class const& of) const {
+  void require_open(char const* call, size_class const& of, stream_ref stream) {
     if (is_closed.load(std::memory_order_relaxed)) [[unlikely]]
-      throw_closed(call, of.label);
+      throw_closed(call, of.label, stream);
   }
-  [[noreturn]] static void throw_closed(char const* call, std::string const& label);
+  [[noreturn]] void throw_closed(char const* call, std::string const& label, stream_ref stream);
   // `remedy`: what to do instead, for the error.
   void require_device(char const* call, stream_ref stream, capture_info const& capture,
                       char const* remedy = "use a pool of the stream's device");
@@ -138,7 +138,7 @@ struct ESCROW_LOCAL slot_pool::state {
   // Whether its capture is known to be over.
   [[nodiscard]] bool is_capture_over(claimed_slot const& lease) const noexcept;
   // `is_claiming_stream`: known to be. Else `on` is asked, and may be of another device.
-  void release_on(claimed_slot& lease, stream_use on, bool is_claiming_stream);
+  void release_on(claimed_slot& lease, stream_use on, bool is_claiming_stream, char const* call);
   [[nodiscard]] slot& take_used(claimed_slot& lease) noexcept;  // empties the lease
   // Records on `on`, which does not capture. Returns the first failure, already reported.
   cudaError_t release_eager(claimed_slot& lease, stream_use on) noexcept;
@@ -189,7 +189,7 @@ struct ESCROW_LOCAL slot_pool::state {
       record_deferred_on(stream, stream_id);
   }
   void record_deferred_on(stream_ref stream, std::uint64_t stream_id) noexcept;
-  void report_gone(std::size_t count) noexcept;  // that so many slots are leaked with a stream
+  void report_leaked(std::size_t count, bool is_stream_gone) noexcept;  // else the pool is
 
   // local_claims.cpp
   [[nodiscard]] claimed_slot claim_local(local_slots& from, stream_use const& on,
@@ -258,14 +258,14 @@ struct ESCROW_LOCAL slot_pool::state {
   // sizes.cpp
   [[nodiscard]] std::string label_of(std::size_t size) const;
   // Of the slots for a claim of so many bytes. Never removed: found without a lock.
-  [[nodiscard]] size_class& size_for(char const* call, std::size_t bytes) {
-    return bytes <= smallest.bytes ? smallest : larger_size_for(call, bytes);
+  [[nodiscard]] size_class& size_for(char const* call, std::size_t bytes, stream_ref stream) {
+    return bytes <= smallest.bytes ? smallest : larger_size_for(call, bytes, stream);
   }
-  [[nodiscard]] size_class& larger_size_for(char const* call, std::size_t bytes);
+  [[nodiscard]] size_class& larger_size_for(char const* call, std::size_t bytes, stream_ref stream);
   template <class Call>
   void for_each_size(Call call) {
     for (size_class* each = &smallest; each != nullptr;) {
-      call(*std::exchange(each, each->next.load(std::memory_order_acquire)));
+      call(*std::exchange(each, each->larger()));
     }
   }
   // Takes room for a slot. False: it is at the limit in bytes, or left to the claim with the turn.
@@ -339,7 +339,7 @@ struct ESCROW_LOCAL slot_pool::state {
   std::atomic<bool> is_sweep_due{false};
   std::atomic<std::uint64_t> swept_to{0};  // the last release of what is unused. Relaxed: a number
   capture_reuse reuse;
-  kept_sets kept;  // with options.held_until_closed: of the graphs of its captures
+  std::shared_ptr<kept_sets> const kept = std::make_shared<kept_sets>();  // held_until_closed
 
   // Held by the owner and each slot; the last one frees the pool. acq_rel, as in std::shared_ptr.
   std::atomic<std::size_t> references{1};

@@ -187,7 +187,7 @@ struct ESCROW_LOCAL stream_allocator::state {
   void record_stream(char const* call, stream_ref stream, void* address) {
     claimed_slot const memory = allocation_of(call, address, false).memory;
     std::lock_guard const lock(record_mutex);
-    slot_pool::record_stream(memory, stream);
+    slot_pool::record_stream(memory, stream, call);
   }
 
   // For allocations without a stream. Throws cuda_error.
@@ -237,17 +237,8 @@ void* stream_allocator::allocate_kept(stream_ref stream, std::size_t bytes, std:
 
 void* stream_allocator::allocate(std::size_t bytes, std::size_t alignment, source_location where) {
   return detail::called_at(allocate_name, where, [&] {
-    cudaStream_t const own = state_->stream();
-    void* const memory =
-        state_->allocate(allocate_name, claim_kind::in_order, own, bytes, alignment, where);
-    try {
-      relaxed_capture_scope const relaxed;
-      check(cudaStreamSynchronize(own), "cudaStreamSynchronize");
-    } catch (...) {
-      deallocate(memory, where);
-      throw;
-    }
-    return memory;
+    return state_->allocate(allocate_name, claim_kind::for_host, state_->stream(), bytes, alignment,
+                            where);
   });
 }
 
@@ -255,7 +246,7 @@ void stream_allocator::deallocate(stream_ref stream, void* memory, source_locati
   if (memory == nullptr) return;
   detail::called_at(deallocate_name, where, [&] {
     state_->end_allocation(deallocate_name, memory,
-                           [&](auto& its) { slot_pool::release(its, stream); });
+                           [&](auto& its) { slot_pool::release(its, stream, deallocate_name); });
   });
 }
 

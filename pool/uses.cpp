@@ -164,7 +164,7 @@ void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream, char
 // for no more than the claiming stream's work so far, if that can be recorded. Of a lease that the
 // caller keeps that is not known: it may use the resource's address later.
 void slot_pool::before_retire(claimed_slot const& lease, stream_ref stream) {
-  before_launch(lease, stream, "retire");
+  before_launch(lease, stream, "deleter::retire");
   if (lease.capture_id != 0) return;
   slot& used = *lease.what;
   std::uint64_t const number = use_clock::advance(lease.on.id);

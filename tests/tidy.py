@@ -22,7 +22,7 @@ MAY_INCLUDE = {
 READING_ORDER = {
     "core": "version never_destroyed shared_count spin_lock json profiler error last_error retry_cleanup stream own_stream cuda12 capture device event"
     " ready_event graph_query",
-    "deleter": "use_clock reclaimable retired_object deleter sharing_group group_lease reference_set graph_registry reachable_allocator release_queue pending_events"
+    "deleter": "use_clock reclaimable retired_object deleter sharing_group launch_order group_lease reference_set graph_registry reachable_allocator release_queue pending_events"
     " recycle_lane object_store wakeup deleter_core group_leases error_report worker pass shared_object kernel_argument",
     "pool": "slot lease claimer resource_pool free_lists capture_reuse local_slots size_class stream_use search slot_pool_state claim at_limit refuse uses release deferred"
     " local_claims captured device_memory scratch_pool sizes lifecycle describe stream_allocator",

@@ -178,6 +178,23 @@ TEST_F(Retire, IsRefusedByATextThatNamesTheCallAndTheWayOut) {
   EXPECT_EQ(worker->stats().in_graphs + worker->stats().leaked, 0U);
 }
 
+TEST_F(Retire, BehindWhatHasNoEndIsRefusedAndTheCallerKeepsTheOwner) {
+  event const recorded_in_capture;
+  static_cast<void>(
+      captured_plainly([&](cudaStream_t on) { recorded_in_capture.ref().record(on); }));
+  probe owner(make_fate());
+  EXPECT_EQ(cudaSetDevice(-1), cudaErrorInvalidDevice);
+  expect_error<cuda_error>(
+      [&] { worker->retire_after(recorded_in_capture.ref(), std::move(owner)); },
+      {"deleter::retire_after", "`ready` was recorded in a capture", "outside of captures"});
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice) << "the caller's error stays";
+  graph none;
+  static_cast<void>(owned_graph(none.detach()));
+  expect_error<usage_error>([&] { worker->retire(none.get(), std::move(owner)); },
+                            {"deleter::retire", "`graph` is null", "pass a graph that exists"});
+  EXPECT_TRUE(owner.is_owner());
+}
+
 TEST_F(Retire, InACaptureAddsNoNodeAndKeepsTheOwnerUntilTheGraphIsDestroyed) {
   for (cudaStreamCaptureMode const mode : all_capture_modes) {
     auto const fate = make_fate();

@@ -4,7 +4,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "pool_world.hpp"
+#include "world.hpp"
 
 namespace escrow::test {
 namespace {
@@ -64,66 +64,6 @@ TEST_F(ErrorTexts, OfMisuseNameTheCallTheArgumentAndWhatToDo) {
   EXPECT_EQ(node_count(parent.get()), 0U);
   EXPECT_THROW(static_cast<void>(escrow::capture(cudaStreamLegacy, [](stream_ref) {})), cuda_error);
   run(exec);
-}
-
-TEST_F(ErrorTexts, OfPoolsThatWereMovedFromNameTheCall) {
-  block_pool blocks = make_pool(1);
-  block_pool const other_blocks = std::move(blocks);
-  scratch_pool scratch(options(1));
-  scratch_pool const other_scratch = std::move(scratch);
-  std::vector<std::string> const moved{"the pool was moved from", "use the one"};
-  std::vector<misuse> all;
-  auto const add = [&](char const* call, std::function<void()> make) {
-    all.push_back({call, moved, std::move(make)});
-  };
-  // NOLINTBEGIN(bugprone-use-after-move): that is tested
-  add("resource_pool::claim: ", [&] { return blocks.claim(one); });
-  add("resource_pool::claim_for_host: ", [&] { return blocks.claim_for_host(one); });
-  add("resource_pool::claim_kept: ", [&] { return blocks.claim_kept(one); });
-  add("resource_pool::try_claim: ", [&] { return blocks.try_claim(one); });
-  add("resource_pool::try_claim_for: ",
-      [&] { return blocks.try_claim_for(one, std::chrono::milliseconds(1)); });
-  add("resource_pool::on: ", [&] { return blocks.on(one); });
-  add("resource_pool::close_for: ", [&] { return blocks.close_for(std::chrono::milliseconds(1)); });
-  add("resource_pool::holders: ", [&] { return blocks.holders(); });
-  add("resource_pool::describe: ", [&] { return blocks.describe(); });
-  add("scratch_pool::claim: ", [&] { return scratch.claim(one, 1); });
-  add("scratch_pool::claim: ", [&] { return scratch.claim<int>(one, 1); });
-  add("scratch_pool::claim_for_host: ", [&] { return scratch.claim_for_host(one, 1); });
-  add("scratch_pool::claim_kept: ", [&] { return scratch.claim_kept(one, 1); });
-  add("scratch_pool::on: ", [&] { return scratch.on(one); });
-  add("scratch_pool::trim: ", [&] { return scratch.trim(); });
-  add("scratch_pool::close_for: ", [&] { return scratch.close_for(std::chrono::milliseconds(1)); });
-  add("scratch_pool::holders: ", [&] { return scratch.holders(); });
-  add("scratch_pool::describe: ", [&] { return scratch.describe(); });
-  expect_refused(all);
-  EXPECT_EQ(blocks.stats().slots, 0U);
-  EXPECT_EQ(blocks.device(), -1);
-  EXPECT_EQ(scratch.stats().bytes, 0U);
-  EXPECT_EQ(scratch.bytes(), 0U);
-  // An allocator is none of them: its move is a copy.
-  stream_allocator allocator(options(1));
-  stream_allocator const other = std::move(allocator);
-  allocator.deallocate(one, allocator.allocate(one, 1));
-  // NOLINTEND(bugprone-use-after-move)
-}
-
-TEST_F(ErrorTexts, OfOneCallThatAnotherMakesNameTheCallersCall) {
-  scratch_pools each(options(1));
-  expect_error<cuda_error>([&] { static_cast<void>(each.on(99)); },
-                           {"tests/", "scratch_pools::on", "`device` is 99", "device"});
-  pool_options elsewhere = options(1);
-  elsewhere.device = 99;
-  expect_error<cuda_error>([&] { return scratch_pool(elsewhere); },
-                           {"tests/", "scratch_pool", "pool_options::device is 99", "device"});
-  stream_allocator allocator(options(1));
-  void* const memory = allocator.allocate(one, 1);
-  expect_error<pool_exhausted>([&] { return allocator.allocate(one, 1); },
-                               {"tests/", "stream_allocator::allocate: ", "all 1 slots"});
-  allocator.deallocate(one, memory);
-  test::capture const open{two, cudaStreamCaptureModeGlobal};
-  invalidate(two);
-  expect_refused({{"retain: ", {"invalidated"}, [&] { retain(two, std::make_unique<int>(1)); }}});
 }
 
 TEST_F(ErrorTexts, OfAFailedUpdateNameTheNodeAndTheReason) {

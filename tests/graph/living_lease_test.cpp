@@ -188,6 +188,17 @@ TEST_F(LivingLease, IsReportedOnceWhenItsCaptureEnds) {
   EXPECT_EQ(errors->size(), 2U) << errors->all();
 }
 
+TEST_F(LivingLease, IsCountedWithoutItsGraph) {
+  errors_expected = true;
+  std::optional<block_lease> kept;
+  graph_exec exec(captured([&](cudaStream_t on) { kept.emplace(pool->claim(on)); }));
+  ASSERT_TRUE(drained());
+  EXPECT_EQ(group.stats().outliving, 1U);
+  run(exec);
+  kept.reset();
+  EXPECT_EQ(group.stats().outliving, 0U);
+}
+
 TEST_F(LivingLease, OfAPlainCaptureIsInTheStatisticsOnceTheGraphIsUsed) {
   std::optional<block_lease> kept;
   graph const source = captured_plainly_with(kept);

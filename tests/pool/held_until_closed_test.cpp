@@ -39,6 +39,32 @@ TEST_F(HeldUntilClosed, WhatACaptureClaimedStaysForExecsThatNobodyKnowsOf) {
   expect_closes(pool);
 }
 
+TEST_F(HeldUntilClosed, WhatACaptureWithoutAGraphClaimedComesBack) {
+  block_pool pool = make_pool(held(1));
+  event const fork;
+  using ending = std::function<void(stream_ref)>;
+  for (ending const& end : {ending([](stream_ref) { throw std::runtime_error("no graph"); }),
+                            ending([](stream_ref on) { invalidate(on.get()); }),
+                            ending([&](stream_ref on) {  // and is not joined
+                              fork.ref().record(on);
+                              fork.ref().wait(two);
+                              must(launch_tiny(two));
+                            })}) {
+    auto const claim = [&](stream_ref on) {
+      use(pool, on.get());
+      end(on);
+    };
+    EXPECT_ANY_THROW(static_cast<void>(escrow::capture(one, claim)));
+    EXPECT_TRUE(wait_until([&] { return pool.stats().in_graphs == 0; }));
+  }
+  use(pool, one);
+  {
+    graph const made = escrow::capture(one, [&](stream_ref on) { use(pool, on.get()); });
+  }
+  EXPECT_TRUE(stays_kept(pool));
+  expect_closes(pool);
+}
+
 TEST_F(HeldUntilClosed, WithinACaptureSlotsAreReused) {
   block_pool pool = make_pool(held(2));
   owned_graph const graph = captured_plainly([&](cudaStream_t on) {

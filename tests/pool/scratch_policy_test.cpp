@@ -301,7 +301,7 @@ TEST_F(ScratchPolicy, OfSeveralDevicesIsOnePoolForEachThatIsAskedFor) {
   owned_stream const far = make_stream_of(1);
   EXPECT_EQ(pools.on(1).claim(far, 100)->size(), 256U);
   expect_error<usage_error>([&] { return pools.on(1).claim(one, 100); },
-                            {"`stream` is not of device 1"});
+                            {"`stream` is of device 0, the pool \"scratch\" of device 1"});
 }
 
 }  // namespace

@@ -156,7 +156,7 @@ TEST_F(AcrossDevices, AStreamOfTheWrongOneIsRefusedAlsoInACaptureThatSpansBoth) 
   scratch_pool scratch{options_of(0)};
   auto const expect_refused = [&](block_lease& lease) {
     cudaStream_t const wrong = stream_of(1);
-    char const* const what = "`stream` is not of device 0";
+    char const* const what = "`stream` is of device 1";
     char const* const advice = "use a pool of the stream's device";
     expect_error<usage_error>([&] { pool_of(0).claim(wrong).release(); },
                               {"resource_pool::claim", what, "\"blocks\"", advice});
@@ -189,7 +189,7 @@ TEST_F(AcrossDevices, TheThreadsOwnStreamInACaptureIsOfTheDeviceThatIsCurrent) {
   device_scope const there(1);
   capture captured{cudaStreamPerThread, cudaStreamCaptureModeThreadLocal};
   expect_error<usage_error>([&] { return pool_of(0).claim(cudaStreamPerThread); },
-                            {"resource_pool::claim", "`stream` is not of device 0"});
+                            {"resource_pool::claim", "`stream` is of device 1"});
   EXPECT_NO_THROW(pool_of(1).claim(cudaStreamPerThread).release());
   EXPECT_EQ(captured.end(), cudaSuccess);
   EXPECT_EQ(pool_of(0).stats().slots, 0U);

@@ -170,8 +170,9 @@ class ESCROW_API deleter {
   }
 
   // Destroys `owner` once the last record of `ready` is done. Before that, the event must be
-  // neither recorded again nor destroyed (the owner may contain it). It must not have been recorded
-  // in a capture. Throws std::bad_alloc, cuda_error; the caller then keeps the owner. Any thread.
+  // neither recorded again nor destroyed (the owner may contain it). Throws std::bad_alloc, and
+  // cuda_error, also if it was recorded in a capture, which CUDA invalidates if it goes on; the
+  // caller then keeps the owner. Any thread. Source: cudaEventQuery.
   template <class Owner>
   void retire_after(event_ref ready, Owner&& owner,
                     source_location where = source_location::current()) {
@@ -180,6 +181,7 @@ class ESCROW_API deleter {
       if (ready.get() == nullptr) {
         throw usage_error(call, "`ready` is null", "pass a recorded event");
       }
+      refuse_endless(ready);
       retirement begun = begin(call);
       begun.object->reclaim_after(ready.get(), {});
       return begun;
@@ -270,6 +272,7 @@ class ESCROW_API deleter {
   void finish_after_stream(retired_object& object, retirement const& begun);
   static void finish_with_graph(retired_object& object, retirement const& begun);
   void require_open(char const* call) const;
+  static void refuse_endless(event_ref ready);
   void refuse_on_worker(char const* call, source_location where) const;
   static deleter_core* make_core(deleter_options options);
   void replace_on_error(std::function<void(std::exception const&)> handler);

@@ -71,6 +71,10 @@ class ESCROW_API sharing_group {
  public:
   // Throws std::bad_alloc.
   explicit sharing_group(sharing_options options = {});
+  // A move is a copy: none is ever empty.
+  sharing_group(sharing_group const&) noexcept;
+  sharing_group& operator=(sharing_group const&) noexcept;
+  ~sharing_group();
 
   // Throws std::bad_alloc.
   [[nodiscard]] sharing_stats stats() const;

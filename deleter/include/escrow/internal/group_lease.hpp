@@ -13,20 +13,25 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/internal/launch_order.hpp"
 
 namespace escrow::inline v0_1 {
 
 class deleter_core;
-struct group_order;
 
 using few_nodes = boost::container::small_vector<cudaGraphNode_t, 2>;
 
 // What becomes of a lease that was claimed in a capture, and what may then use its slot in the same
 // graph behind the claim:
 //   lives       nothing, but the lease's own graph, if that is embedded
+//   outlives    the same: its capture has ended before
 //   released    what comes after all nodes of the release, in that graph
 //   over        anything: it ended elsewhere, so what is captured later uses it no more
-enum class lease_state : std::uint8_t { lives, released, over };
+enum class lease_state : std::uint8_t { lives, outlives, released, over };
+
+[[nodiscard]] constexpr bool is_alive(lease_state its) noexcept {
+  return its == lease_state::lives || its == lease_state::outlives;
+}
 
 // What: a lease that a capture claimed of a pool of a sharing group.
 // Thread safety: the lease's thread ends it, others may look at it meanwhile.
@@ -34,7 +39,7 @@ enum class lease_state : std::uint8_t { lives, released, over };
 struct group_lease {
   group_lease(group_order const& of, deleter_core const& used, std::string label,
               source_location at)
-      : group(of), core(used), pool(std::move(label)), where(at) {}
+      : group(of), core(used), pool(std::move(label)), where(at), outliving_(of.outliving) {}
   group_lease(group_lease&&) = delete;
   ~group_lease() = default;
 
@@ -44,10 +49,30 @@ struct group_lease {
   }
   // It ends; only the first call counts. `released`: in its graph, after `released_after`.
   void end(lease_state as) noexcept {
+    // Relaxed, also on failure: nothing else is read.
+    lease_state now = state_.load(std::memory_order_relaxed);
+    while (is_alive(now)) {
+      if (!state_.compare_exchange_weak(now, as, std::memory_order_release,
+                                        std::memory_order_relaxed)) {
+        continue;
+      }
+      // Relaxed: a number.
+      if (now == lease_state::outlives) outliving_->fetch_sub(1, std::memory_order_relaxed);
+      return;
+    }
+  }
+  // Its capture has ended. False if it is known, or the lease does not live.
+  bool note_end_of_capture() noexcept {
     lease_state expected = lease_state::lives;
-    // Relaxed on failure: nothing is read.
-    state_.compare_exchange_strong(expected, as, std::memory_order_release,
-                                   std::memory_order_relaxed);
+    // Relaxed: nothing else is published, and the count is a number. First, so that it is not below
+    // zero when the lease ends.
+    outliving_->fetch_add(1, std::memory_order_relaxed);
+    if (state_.compare_exchange_strong(expected, lease_state::outlives,
+                                       std::memory_order_relaxed)) {
+      return true;
+    }
+    outliving_->fetch_sub(1, std::memory_order_relaxed);
+    return false;
   }
 
   group_order const& group;  // only compared: it may be destroyed
@@ -55,10 +80,10 @@ struct group_lease {
   std::string const pool;    // the label
   source_location const where;
   few_nodes released_after;  // written before it is released
-  bool outlives = false;     // its capture has ended before; guarded by the registry
 
  private:
   std::atomic<lease_state> state_{lease_state::lives};
+  std::shared_ptr<std::atomic<std::size_t>> const outliving_;  // of the group
 };
 
 // A lease in one graph: of the capture that claimed it, or of a copy.

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <boost/container/small_vector.hpp>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -15,7 +14,6 @@
 #include <set>
 #include <span>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -26,83 +24,11 @@
 #include "escrow/deleter/sharing_group.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/internal/group_lease.hpp"
+#include "escrow/internal/launch_order.hpp"
 #include "escrow/internal/never_destroyed.hpp"
 #include "escrow/internal/ready_event.hpp"
 
 namespace escrow::inline v0_1 {
-
-// What is known of the end of a launch, and what each call then does. A launch on the same stream
-// goes on in each state: the stream orders it, whoever launches.
-//                       none      recorded              due           unknown
-//   on another stream   goes on   waits in its stream   usage_error   cuda_error
-//     of the same exec  goes on   goes on: CUDA orders launches of one exec
-//   update, set         goes on   goes on               -             cuda_error
-//   flush               -         -                     records it    -
-//   release, end        at once   after `ready`         records it    leaks, or refuses: see
-//   hoisted
-// Each launch makes its own end `recorded`, or `none` if CUDA cannot record it and the host has
-// waited for it, or else `unknown`; a stream_launcher makes it `due`, and it stays so until it is
-// recorded or waited for.
-enum class end_state : std::uint8_t {
-  none,      // nothing runs: there was no launch, it is over, or its device is lost
-  recorded,  // the event is behind it
-  due,       // launches since are not recorded: see stream_launcher
-  unknown    // neither a record nor a wait succeeded
-};
-
-// What: the end of the last launch of an exec or hoisted part: an event that is recorded after each
-//   launch, by a stream_launcher after several.
-// Thread safety: written by the thread that launches, under the launch orders of what it holds;
-//   other threads read it under one of these.
-// Lifetime: shared by the exec or hoisted part, the launch orders whose last launch it is, and the
-//   deferred releases that wait for it.
-// Errors: the constructor (capture-safe) throws cuda_error, std::bad_alloc.
-struct launch_end {
-  explicit launch_end(int of_device) : ready(event_cache::take(of_device)), device(of_device) {}
-  launch_end(launch_end&&) = delete;
-  ~launch_end() { event_cache::put(device, std::move(ready)); }
-
-  event ready;
-  int device;  // the event's
-  end_state state = end_state::none;
-  cudaError_t failure = cudaSuccess;     // why it is unknown
-  std::uint64_t stream = 0;              // the last launch's stream id; 0: it was not asked for
-  std::atomic<bool> is_reported{false};  // a failed query was reported once
-};
-
-struct group_order;
-
-// What: serializes the launches of execs that may write the same resources. A launch holds the
-//   mutex from its wait for the last launch to the record of its own end; around the caller's own
-//   code (hoisted::launch) the order is `entered` instead, and the mutex is free.
-// Thread safety: by its mutex. Several are locked in address order. Held during the calls of one
-//   launch, which run no destructor.
-// Lifetime: shared by reference sets that have members in common.
-struct launch_order {
-  ~launch_order() { std::lock_guard const lock(mutex); }  // a program's ThreadSanitizer sees it
-  // Guards all but `execs`, and the launch_end of each exec of this order.
-  std::mutex mutex;
-  std::shared_ptr<launch_end> last;  // null: nothing was launched yet
-  // The thread that is inside hoisted::launch(). No other launch may begin meanwhile.
-  std::thread::id entered;
-  std::condition_variable left;  // announces that `entered` has ended
-  // Execs of this order. Relaxed: a launch that misses a new exec stores no stream, and the other
-  // exec waits once needlessly; or it is not recorded, and the other exec refuses to launch once.
-  std::atomic<int> execs{0};
-  group_order* group = nullptr;  // itself, if it is a sharing group's; never changes
-};
-
-// What: the launch order of a sharing_group.
-struct group_order final : launch_order {
-  explicit group_order(sharing_options given) : options(std::move(given)) { group = this; }
-
-  sharing_options const options;
-  // Its pools' device; -1: no pool yet. Relaxed: only the value matters.
-  std::atomic<int> device{-1};
-  // Statistics, guarded by the mutex.
-  std::uint64_t launches = 0;
-  std::uint64_t stream_waits = 0;
-};
 
 class reference_set;
 using reference_sets = std::vector<ref<reference_set>>;
@@ -110,10 +36,12 @@ using reference_sets = std::vector<ref<reference_set>>;
 // What: the sets of the graphs of a pool with pool_options::held_until_closed: no user object
 //   references them, so that the graphs and their execs have none, but the pool does until its end.
 // Thread safety: any thread.
-class kept_sets {
+class kept_sets : public std::enable_shared_from_this<kept_sets> {
  public:
   // False once released. Throws std::bad_alloc.
   [[nodiscard]] bool add(reference_set& set);
+  // Drops those of a capture that has ended without a graph.
+  void drop(std::uint64_t capture_id) noexcept;
   // Drops the references, and refuses sets from now on.
   void release() noexcept;
   // Leaks the sets, which execs may use, if they were not released. Returns how many things they
@@ -201,6 +129,7 @@ class reference_set final : public reclaimable {
 
  private:
   friend class graph_registry;
+  friend class kept_sets;
 
   reference_set(deleter_core& core, int device, std::shared_ptr<launch_order> order);
   ~reference_set() = default;
@@ -216,6 +145,7 @@ class reference_set final : public reclaimable {
   std::shared_ptr<launch_order> const order_;
   cudaUserObject_t object_ = nullptr;  // of all graphs that have the set
   kept_sets const* keeper_ = nullptr;  // keeps it in place of an object; only compared
+  std::weak_ptr<kept_sets> kept_by_;   // the same
   std::uint64_t id_ = 0;               // of the graph that it was made for; 0: not known
   reclaimable* owners_ = nullptr;      // for the destroy lane, linked by next_
   bool is_recycled_ = false;           // the recycle lane is done with it
@@ -312,6 +242,8 @@ class graph_registry {
   void forget_released(std::uint64_t id, cudaGraph_t graph) noexcept;
   // The capture of that graph ends: see reference_set::captures_ended(). `id` 0: it is not known.
   void end_capture(std::uint64_t id, cudaGraph_t graph) noexcept;
+  // That capture has ended without a graph: drops what keepers have of it.
+  void drop_capture(std::uint64_t id, cudaGraph_t graph) noexcept;
   // The set is not, or no longer, on that graph.
   void remove(reference_set& set, cudaGraph_t graph) noexcept;
   void forget_set(reference_set& set) noexcept;
@@ -387,7 +319,6 @@ class graph_registry {
   void note(std::uint64_t id, cudaGraph_t graph, std::span<reference_set* const> added);
   static void clear(entries::iterator dead) noexcept;
   void drop(reference_set& set, cudaGraph_t graph) noexcept;
-  [[nodiscard]] std::size_t outliving(group_order const& group) const;
   static void note_outliving(entry const& ended) noexcept;
   void erase_if_unused(entries::iterator found) noexcept;
 

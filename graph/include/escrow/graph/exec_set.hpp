@@ -78,8 +78,9 @@ class ESCROW_API exec_set {
   // is unchanged. Source: cudaGraphExecUpdate, cudaGraphLaunch.
   void launch(member which, stream_ref stream, source_location where = source_location::current());
 
-  [[nodiscard]] exec_set_stats stats() const;  // throws std::bad_alloc
-  [[nodiscard]] resource_usage held() const;   // by all its graphs; throws std::bad_alloc
+  // Both are empty if the set was moved from. They throw std::bad_alloc.
+  [[nodiscard]] exec_set_stats stats() const;
+  [[nodiscard]] resource_usage held() const;  // by all its graphs
 
  private:
   class state;

@@ -78,7 +78,8 @@ class ESCROW_API graph_exec {
   // suffices.
   [[nodiscard]] bool is_bare() const noexcept;
 
-  // What the exec itself keeps alive, without its user objects. Throws std::bad_alloc.
+  // What the exec itself keeps alive, without its user objects; nothing if it was moved from.
+  // Throws std::bad_alloc.
   [[nodiscard]] resource_usage held() const;
 
   // Enqueues one run of the graph on `stream`, of any device. It waits, in its stream, for the last

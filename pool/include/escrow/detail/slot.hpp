@@ -165,9 +165,10 @@ class ESCROW_API slot_pool {
   [[nodiscard]] claimed_slot claim(claim_request const& asked);
   [[nodiscard]] claimed_slot claim_bytes(claim_request const& asked);  // of a scratch_pool
 
-  // For lease<T> of any pool. Functions that release leave the lease empty, or throw.
+  // For lease<T> of any pool. Functions that release leave the lease empty, or throw. `call`: the
+  // public function, for errors.
   static void release(claimed_slot& lease);
-  static void release(claimed_slot& lease, stream_ref stream);
+  static void release(claimed_slot& lease, stream_ref stream, char const* call = "lease::release");
   static void release_done(claimed_slot& lease) noexcept;  // no work outside of graphs uses it
   static void release_at_end(claimed_slot& lease) noexcept;
   static void record_stream(claimed_slot const& lease, stream_ref stream,

@@ -85,8 +85,8 @@ class lease {
   // this call comes after the earlier users of the resource, and the release waits for it. If the
   // resource was used before on the claiming stream without an event (claimers), `stream` waits
   // also for that stream's work so far; usage_error if that captures. A stream in the lease's
-  // capture must be forked into it. Another captured stream: its graph keeps the resource. After
-  // cudaStreamPerThread, release on the same thread.
+  // capture must be forked into it. Another captured stream, unless the lease's own capture goes
+  // on: its graph keeps the resource. After cudaStreamPerThread, release on the same thread.
   void record_stream(stream_ref stream, source_location where = source_location::current()) {
     detail::called_at("lease::record_stream", where,
                       [&] { slot_pool::record_stream(claimed_, stream); });

@@ -56,7 +56,7 @@ class ESCROW_API stream_allocator {
   [[nodiscard]] void* allocate_kept(stream_ref stream, std::size_t bytes,
                                     std::size_t alignment = default_alignment,
                                     source_location where = source_location::current());
-  // Memory that any stream may use at once: waits on the host for work that used it before.
+  // Memory that any stream and the host may use at once: claimed as allocate_for_host().
   [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment = default_alignment,
                                source_location where = source_location::current());
 
