@@ -224,7 +224,6 @@ void slot_pool::state::release_idle(claimed_slot& lease) noexcept {
   slot& used = take_used(lease);
   used.is_done_ = true;
   used.unrecorded_.clear();
-  used.key_ = free_lists::idle;
   end_lease(used);
 }
 

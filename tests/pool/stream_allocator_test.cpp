@@ -33,6 +33,21 @@ TEST_F(StreamAllocator, GivesMemoryAgainAfterTheWorkOnTheStreamThatFreedIt) {
   alone.deallocate(one, first);
 }
 
+TEST_F(StreamAllocator, WithoutAStreamIsRefusedInTimeWhileOtherWorkHasAllBlocks) {
+  stream_allocator alone(
+      with(options(1), &pool_options::capture_wait_max, std::chrono::nanoseconds(1000)));
+  void* const first = alone.allocate(one, size);
+  keep_busy(first, one);
+  alone.deallocate(one, first);
+  expect_error<pool_exhausted>([&] { return alone.allocate(size); },
+                               {"stream_allocator::allocate", "all 1 slots"});
+  flag.raise();
+  sync(one);
+  void* const next = alone.allocate(size);
+  EXPECT_EQ(next, first);
+  alone.deallocate(next);
+}
+
 TEST_F(StreamAllocator, KeepsNothingOfAddressesThatAreFreed) {
   if (is_sanitized) GTEST_SKIP() << "a sanitizer keeps what is freed";
   scratch_policy each_anew;

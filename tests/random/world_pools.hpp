@@ -127,7 +127,10 @@ struct world_pools : world_streams {
       state_of(slot.thing()).is_pooled = !is_closed_[p];
       unsigned left = 0;  // that are not destroyed
       each_slot_of(p, [&](int each) {
-        left += state_of(each).gone || state_of(each).may_be_lost() ? 0 : 1;
+        thing_state const& state = state_of(each);
+        // A deferred one is lost with its stream, whose handle another may have.
+        bool const may_be_lost = state.may_be_lost() || (state.is_deferred && any_stream_gone_);
+        left += state.gone || may_be_lost ? 0 : 1;
       });
       // What a release, or a fault, has deferred may be lost, too.
       bool const may_be_less =

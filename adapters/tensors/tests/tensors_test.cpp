@@ -160,7 +160,7 @@ TEST_F(Tensors, RefuseAThreadsStreamSinceAnotherThreadMayDeleteThem) {
   DLTensor const prototype{nullptr, {kDLCUDA, 0}, 1, floats, &size, nullptr, 0};
   expect_error<usage_error>(
       [&] { return make_dlpack_tensor(memory, cudaStreamPerThread, prototype); },
-      {"make_dlpack_tensor", "`stream` is cudaStreamPerThread"});
+      {"tensors_test.cpp:", "make_dlpack_tensor", "`stream` is cudaStreamPerThread"});
 }
 
 TEST_F(Tensors, PackElementsBelowAByteAndMayBeEmpty) {
