@@ -10,6 +10,7 @@ namespace escrow::inline v0_1 {
 namespace {
 
 std::string describe(source_location where) {
+  if (where.line() == 0) return {};  // nowhere
   return std::string(where.file_name()) + ":" + std::to_string(where.line()) + ": ";
 }
 
@@ -53,7 +54,7 @@ void detail::rethrow_at(cuda_error const& handled, char const* call, source_loca
 }
 
 std::string detail::text_at(source_location where, std::string_view text) {
-  return (where.line() == 0 ? "" : describe(where)) + std::string(text);
+  return describe(where) + std::string(text);
 }
 
 void detail::rethrow_at(located_error const& handled, source_location where) {

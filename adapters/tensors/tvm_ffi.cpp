@@ -69,7 +69,7 @@ int allocate(DLTensor* prototype, DLManagedTensorVersioned** made, void* error, 
     if (memory != nullptr && device.device_type == kDLCUDA) {
       void* const stream = TVMFFIEnvGetStream(device.device_type, device.device_id);
       *made = make_dlpack_tensor(memory->on(device.device_id), static_cast<cudaStream_t>(stream),
-                                 *prototype);
+                                 *prototype, source_location());
       return 0;
     }
     if (memory != nullptr && memory->previous != nullptr) {
