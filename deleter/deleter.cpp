@@ -91,8 +91,13 @@ deleter::retirement deleter::begin(char const* call) {
 }
 
 void deleter::refuse_endless(event_ref ready) {
-  relaxed_capture_scope const relaxed;  // otherwise the query could invalidate a capture
-  cudaError_t const status = call_aside([&] { return cudaEventQuery(ready.get()); });
+  cudaError_t status = cudaSuccess;
+  try {
+    relaxed_capture_scope const relaxed;  // otherwise the query could invalidate a capture
+    status = call_aside([&] { return cudaEventQuery(ready.get()); });
+  } catch (cuda_error const&) {  // in a CUDA callback, e.g.: the worker asks
+    return;
+  }
   // The second is of a capture that is over (measured).
   bool const is_endless = status == cudaErrorCapturedEvent || status == cudaErrorInvalidValue ||
                           status == cudaErrorInvalidResourceHandle;

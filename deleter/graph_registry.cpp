@@ -106,8 +106,11 @@ void graph_registry::append_first(reference_set& set, reclaimable& member, bool 
   set.append(ref<reclaimable>(member), is_written);
 }
 
-void graph_registry::add(reference_set& added, std::uint64_t id, cudaGraph_t graph) {
+void graph_registry::add(reference_set& added, std::uint64_t id, cudaGraph_t graph,
+                         std::weak_ptr<kept_sets> keeper) {
   std::lock_guard const lock(mutex_);
+  added.id_ = id;
+  added.kept_by_ = std::move(keeper);
   reference_set* const set = &added;
   note(id, graph, {&set, 1});
 }
@@ -162,15 +165,13 @@ void graph_registry::end_capture(std::uint64_t id, cudaGraph_t graph) noexcept {
   }
 }
 
-void graph_registry::drop_capture(std::uint64_t id, cudaGraph_t graph) noexcept {
+void graph_registry::drop_capture(std::uint64_t id) noexcept {
   if (id == 0) return;
   while (true) {
     std::shared_ptr<kept_sets> keeper;
     {
       std::lock_guard const lock(mutex_);
-      entry const* const found = find(graph, id);
-      if (found == nullptr) return;
-      for (reference_set* const each : found->sets) {
+      for (reference_set* const each : sets_) {  // the graph is gone, and its handle another's
         if (each->id_ != id) continue;
         keeper = std::exchange(each->kept_by_, {}).lock();
         if (keeper != nullptr) break;
@@ -199,12 +200,12 @@ void graph_registry::forget_set(reference_set& set) noexcept {
   while (!set.graphs_.empty()) drop(set, set.graphs_.back());
 }
 
-void graph_registry::add_set(reference_set const& made) {
+void graph_registry::add_set(reference_set& made) {
   std::lock_guard const lock(mutex_);
   sets_.insert(&made);
 }
 
-void graph_registry::remove_set(reference_set const& doomed) noexcept {
+void graph_registry::remove_set(reference_set& doomed) noexcept {
   std::lock_guard const lock(mutex_);
   sets_.erase(&doomed);
 }

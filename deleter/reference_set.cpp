@@ -115,9 +115,8 @@ std::size_t kept_sets::leak() noexcept {
 
 void reference_set::place(cudaGraph_t graph, std::uint64_t id, bool is_open, kept_sets* keeper) {
   graph_registry& registry = graph_registry::global();
-  id_ = id;
   if (keeper != nullptr) {
-    registry.add(*this, id, graph);
+    registry.add(*this, id, graph, keeper->weak_from_this());
     bool is_kept = false;
     try {
       is_kept = keeper->add(*this);
@@ -127,7 +126,6 @@ void reference_set::place(cudaGraph_t graph, std::uint64_t id, bool is_open, kep
     }
     if (is_kept) {
       keeper_ = keeper;
-      kept_by_ = keeper->weak_from_this();
       if (is_open) registry.open(*this);
       return;
     }

@@ -246,10 +246,11 @@ graph capture_scope::end(source_location where) {
   }
   cudaGraph_t captured = nullptr;
   cudaError_t const status = end_capture(stream_, captured);
+  is_end_tried_ = true;
   if (status != cudaSuccess) {
     destroy_graph(captured);  // there is one if the error is that of earlier work
     is_open_ = !drop();
-    if (!is_open_) graph_registry::global().drop_capture(captured_.id, captured_.graph);
+    if (!is_open_) graph_registry::global().drop_capture(captured_.id);
     throw cuda_error(cuda_error(status, "cudaStreamEndCapture", source_location::current(),
                                 advice_for_end(status)),
                      "capture_scope::end", where);
@@ -262,13 +263,15 @@ graph capture_scope::end(source_location where) {
 
 capture_scope::~capture_scope() {
   if (!is_open_ || is_ended_elsewhere() || !drop()) return;
-  graph_registry::global().drop_capture(captured_.id, captured_.graph);
+  graph_registry::global().drop_capture(captured_.id);
 }
 
 bool capture_scope::is_ended_elsewhere() const noexcept {
+  if (stream_ == cudaStreamPerThread) return false;  // of another thread it is another stream
   capture_info now;
   if (captured_.id == 0 || !succeeded(detail::query_capture(stream_, now))) return false;
-  return now.is_none() || (now.is_active() && now.id != captured_.id);
+  if (now.is_none()) return !is_end_tried_;
+  return now.is_active() && now.id != captured_.id;
 }
 
 bool capture_scope::drop() noexcept {

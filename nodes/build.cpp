@@ -103,10 +103,14 @@ graph_builder_ref::graph_builder_ref(graph const& into) noexcept
 
 // In the library, where a program's ThreadSanitizer does not see the graph's count.
 graph_builder_ref::graph_builder_ref(graph_builder_ref const&) noexcept = default;
+graph_builder_ref::graph_builder_ref(graph_builder_ref&&) noexcept = default;
 graph_builder_ref& graph_builder_ref::operator=(graph_builder_ref const&) noexcept = default;
+graph_builder_ref& graph_builder_ref::operator=(graph_builder_ref&&) noexcept = default;
 graph_builder_ref::~graph_builder_ref() = default;
 body_graph::body_graph(body_graph const&) noexcept = default;
+body_graph::body_graph(body_graph&&) noexcept = default;
 body_graph& body_graph::operator=(body_graph const&) noexcept = default;
+body_graph& body_graph::operator=(body_graph&&) noexcept = default;
 body_graph::~body_graph() = default;
 
 graph_core& graph_builder_ref::require(char const* call) const {

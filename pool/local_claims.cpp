@@ -205,8 +205,8 @@ claimed_slot claimer_slots::claim(char const* call, source_location where,
     slot_pool::state& in = *require_pool(call).state_;
     std::optional<device_scope> device;
     if (is_ambiguous(on_.handle)) device.emplace(on_.device);
-    in.require_open(call, *of_, on_.handle);
     in.require_stream(call, on_);
+    in.require_open(call, *of_, on_.handle);
     in.retire_unused();
     claim_request const asked{call, on_.handle, where, host_wait_max, bytes, kind};
     detail::capture_dependencies after;

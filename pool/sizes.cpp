@@ -50,8 +50,11 @@ size_class& slot_pool::state::larger_size_for(char const* call, std::size_t byte
   size_class* its = last_used.load(std::memory_order_acquire);
   if (its != nullptr) tell_taken(its);
   if (its != nullptr && its->bytes == size) return *its;
-  std::lock_guard const lock(sizes_mutex);
-  if (is_closed.load(std::memory_order_relaxed)) throw_closed(call, label_of(size), stream);
+  std::unique_lock lock(sizes_mutex);
+  if (is_closed.load(std::memory_order_relaxed)) {
+    lock.unlock();
+    throw_closed(call, label_of(size), stream);
+  }
   std::atomic<size_class*>* at = &smallest.next;
   // Relaxed: written under the lock.
   while ((its = at->load(std::memory_order_relaxed)) != nullptr && its->bytes < size) {

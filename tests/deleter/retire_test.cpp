@@ -195,6 +195,25 @@ TEST_F(Retire, BehindWhatHasNoEndIsRefusedAndTheCallerKeepsTheOwner) {
   EXPECT_TRUE(owner.is_owner());
 }
 
+TEST_F(Retire, BehindAnEventInACudaCallback) {
+  event const ready;
+  ready.ref().record(two);
+  auto const fate = make_fate();
+  std::string thrown;
+  auto call = [&] {
+    try {
+      worker->retire_after(ready.ref(), probe(fate));
+    } catch (std::exception const& error) {
+      thrown = error.what();
+    }
+  };
+  must(cudaLaunchHostFunc(
+      one, [](void* its) { (*static_cast<decltype(call)*>(its))(); }, &call));
+  sync(one);
+  EXPECT_EQ(thrown, "");
+  EXPECT_TRUE(is_released(fate));
+}
+
 TEST_F(Retire, InACaptureAddsNoNodeAndKeepsTheOwnerUntilTheGraphIsDestroyed) {
   for (cudaStreamCaptureMode const mode : all_capture_modes) {
     auto const fate = make_fate();

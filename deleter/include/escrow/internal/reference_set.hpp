@@ -145,11 +145,11 @@ class reference_set final : public reclaimable {
   std::shared_ptr<launch_order> const order_;
   cudaUserObject_t object_ = nullptr;  // of all graphs that have the set
   kept_sets const* keeper_ = nullptr;  // keeps it in place of an object; only compared
-  std::weak_ptr<kept_sets> kept_by_;   // the same
-  std::uint64_t id_ = 0;               // of the graph that it was made for; 0: not known
-  reclaimable* owners_ = nullptr;      // for the destroy lane, linked by next_
-  bool is_recycled_ = false;           // the recycle lane is done with it
-  bool is_written_ = false;            // written as members are appended
+  std::weak_ptr<kept_sets> kept_by_;   // the same; written under the registry's lock
+  std::uint64_t id_ = 0;  // of the graph that it was made for; 0: not known. Written as kept_by_
+  reclaimable* owners_ = nullptr;  // for the destroy lane, linked by next_
+  bool is_recycled_ = false;       // the recycle lane is done with it
+  bool is_written_ = false;        // written as members are appended
 
   // Guarded by the registry.
   bool is_open_ = false;             // claims of its capture may append
@@ -229,7 +229,8 @@ class graph_registry {
 
   void append_first(reference_set& set, reclaimable& member, bool is_written);  // to a new set
   // Before the set is placed on `graph`; open() follows afterwards.
-  void add(reference_set& added, std::uint64_t id, cudaGraph_t graph);
+  void add(reference_set& added, std::uint64_t id, cudaGraph_t graph,
+           std::weak_ptr<kept_sets> keeper = {});
   void open(reference_set& set) noexcept;
   // The copy inherits what the registry knows of the original: see note_copies(). `id`: the copy's;
   // 0: it is owned. `leases`: of the original, with the nodes of the copy.
@@ -243,13 +244,13 @@ class graph_registry {
   // The capture of that graph ends: see reference_set::captures_ended(). `id` 0: it is not known.
   void end_capture(std::uint64_t id, cudaGraph_t graph) noexcept;
   // That capture has ended without a graph: drops what keepers have of it.
-  void drop_capture(std::uint64_t id, cudaGraph_t graph) noexcept;
+  void drop_capture(std::uint64_t id) noexcept;
   // The set is not, or no longer, on that graph.
   void remove(reference_set& set, cudaGraph_t graph) noexcept;
   void forget_set(reference_set& set) noexcept;
 
-  void add_set(reference_set const& made);  // all sets are tracked, leaked ones too
-  void remove_set(reference_set const& doomed) noexcept;
+  void add_set(reference_set& made);  // all sets are tracked, leaked ones too
+  void remove_set(reference_set& doomed) noexcept;
 
   // The newest graph with this handle that is known.
   struct known_graph {
@@ -324,7 +325,7 @@ class graph_registry {
 
   mutable std::mutex mutex_;  // guards everything here, and the registry's fields of each set
   entries entries_;
-  std::unordered_set<reference_set const*> sets_;  // all
+  std::unordered_set<reference_set*> sets_;  // all
 };
 
 }  // namespace escrow::inline v0_1

@@ -149,6 +149,7 @@ class ESCROW_API capture_scope {
   cudaStream_t stream_;
   capture_info captured_;  // none if CUDA did not tell
   bool is_open_ = true;
+  bool is_end_tried_ = false;  // and so it may be over without a graph
 };
 
 // Calls `enqueue(stream)` during a capture and returns the graph. If `enqueue` throws, the capture

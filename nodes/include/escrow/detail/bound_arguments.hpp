@@ -84,7 +84,11 @@ concept lease_argument = self_keeping_argument<T> && requires(std::remove_const_
 };
 // A smart pointer to an object that owns what the kernel uses.
 template <class T>
-concept pointer_to_owner = owning_argument<T> && owning_argument<typename T::element_type>;
+concept pointer_to_owner = owning_argument<T> && owning_argument<typename T::element_type> &&
+    requires(T const& pointer) {
+  { pointer == nullptr } -> std::convertible_to<bool>;
+  { *pointer } -> std::convertible_to<typename T::element_type const&>;
+};
 
 // Refuses, in the name of the function that the caller called, an argument that has no value.
 template <class T>

@@ -40,7 +40,9 @@ class ESCROW_API graph_builder_ref {
   graph_builder_ref() noexcept = default;
   // A copy is the same place.
   graph_builder_ref(graph_builder_ref const&) noexcept;
+  graph_builder_ref(graph_builder_ref&&) noexcept;
   graph_builder_ref& operator=(graph_builder_ref const&) noexcept;
+  graph_builder_ref& operator=(graph_builder_ref&&) noexcept;
   ~graph_builder_ref();
   // The place at the graph's beginning; build(graph) is the same.
   // NOLINTNEXTLINE(google-explicit-constructor): a graph is a place.
@@ -184,7 +186,9 @@ class ESCROW_API body_graph : public graph_builder_ref {
  public:
   // A copy is the same body.
   body_graph(body_graph const&) noexcept;
+  body_graph(body_graph&&) noexcept;
   body_graph& operator=(body_graph const&) noexcept;
+  body_graph& operator=(body_graph&&) noexcept;
   ~body_graph();
 
   // The CUDA handle, e.g. to capture into. Never owning. Throws as graph::get().

@@ -42,6 +42,7 @@ class claimer {
   [[nodiscard]] lease<T> claim_for_host(source_location where = source_location::current()) {
     constexpr char const* call = "claimer::claim_for_host";
     return lease<T>([&] {
+      detail::called_at(call, where, [&] { static_cast<void>(slots_.require_pool(call)); });
       functions_->require_no_recycle(call, where);
       return slots_.claim(call, where, {}, 0, claim_kind::for_host);
     });

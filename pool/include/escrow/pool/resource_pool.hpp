@@ -217,6 +217,7 @@ class resource_pool {
                                         source_location where = source_location::current()) {
     constexpr char const* call = "resource_pool::claim_for_host";
     return lease<T>([&] {
+      static_cast<void>(slot_pool::of(slots_, call, where));  // else there are no functions
       functions_->require_no_recycle(call, where);
       return claim_slot(
           {.call = call, .stream = stream, .where = where, .kind = claim_kind::for_host});
