@@ -98,7 +98,7 @@ void slot_pool::state::finish_release(slot& used) noexcept {
     }
   }
   if (used.is_lost_) {
-    report_leaked(1, true);
+    report_leaked(1, leak_reason::stream_gone);
     return leak(used);
   }
   {
@@ -110,7 +110,7 @@ void slot_pool::state::finish_release(slot& used) noexcept {
     }
   }
   leak(used);  // the pool was destroyed: no call gives it a stream any more
-  report_leaked(1, false);
+  report_leaked(1, leak_reason::not_recorded);
 }
 
 void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_asked) noexcept {
@@ -185,22 +185,33 @@ void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) n
     if (each.unrecorded_.empty()) each.key_ = is_only_user ? id : free_lists::own_list_of(each);
     finish_release(each);
   }
-  if (gone != 0) report_leaked(gone, true);
+  if (gone != 0) report_leaked(gone, leak_reason::stream_gone);
 }
 
-void slot_pool::state::report_leaked(std::size_t count, bool is_stream_gone) noexcept {
+void slot_pool::state::report_leaked(std::size_t count, leak_reason why) noexcept {
+  char const* const end = smallest.bytes != 0 ? "~scratch_pool" : "~resource_pool";
   try {
-    std::string const slots = std::to_string(count) + " slots of \"" + options.label + "\" ";
-    if (is_stream_gone) {
-      return core.report(usage_error(
-          "lease::~lease", slots + "waited for a stream that was destroyed, and are leaked",
-          "release a lease before its stream ends, or keep the stream "
-          "until the pool's next call with it"));
+    std::string const pool = "\"" + options.label + "\"";
+    std::string const slots = std::to_string(count) + " slots of ";
+    switch (why) {
+      case leak_reason::stream_gone:
+        return core.report(usage_error(
+            "lease::~lease",
+            slots + pool + " waited for a stream that was destroyed, and are leaked",
+            "release a lease before its stream ends, or keep the stream until the pool's next "
+            "call with it"));
+      case leak_reason::not_recorded:
+        return core.report(usage_error(
+            end, slots + pool + " were released where CUDA records nothing, and are leaked",
+            "before the pool ends, make another call of it with that stream, outside of captures "
+            "and callbacks"));
+      case leak_reason::not_closed:
+        return core.report(
+            usage_error(end,
+                        pool + " is held until it is closed, and was not: " + slots +
+                            "captured graphs are leaked",
+                        "call close_for() once none of these graphs is launched any more"));
     }
-    core.report(usage_error(smallest.bytes != 0 ? "~scratch_pool" : "~resource_pool",
-                            slots + "were released where CUDA records nothing, and are leaked",
-                            "before the pool ends, make another call of it with that stream, "
-                            "outside of captures and callbacks"));
   } catch (std::bad_alloc const&) {  // no memory for the text: they are counted all the same
   }
 }

@@ -132,7 +132,9 @@ std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
 void slot_pool::close_and_leave() noexcept {
   close();
   state& in = *state_;
-  in.leak_kept();
+  if (std::size_t const leaked = in.kept->leak(); leaked != 0) {
+    in.report_leaked(leaked, state::leak_reason::not_closed);
+  }
   slot_list left;
   {
     std::lock_guard const lock(in.deferred_mutex);
@@ -146,20 +148,8 @@ void slot_pool::close_and_leave() noexcept {
     in.leak(*unknown);
     ++leaked;
   }
-  if (leaked != 0) in.report_leaked(leaked, false);
+  if (leaked != 0) in.report_leaked(leaked, state::leak_reason::not_recorded);
   in.drop_reference();
-}
-
-void slot_pool::state::leak_kept() noexcept {
-  std::size_t const leaked = kept->leak();
-  if (leaked == 0) return;
-  try {
-    core.report(usage_error(smallest.bytes != 0 ? "~scratch_pool" : "~resource_pool",
-                            "\"" + options.label + "\" is held until it is closed, and was not: " +
-                                std::to_string(leaked) + " slots of captured graphs are leaked",
-                            "call close_for() once none of these graphs is launched any more"));
-  } catch (std::bad_alloc const&) {  // no memory for the text: they are counted all the same
-  }
 }
 
 bool host_wait::go_on(std::chrono::nanoseconds max) {

@@ -189,7 +189,8 @@ struct ESCROW_LOCAL slot_pool::state {
       record_deferred_on(stream, stream_id);
   }
   void record_deferred_on(stream_ref stream, std::uint64_t stream_id) noexcept;
-  void report_leaked(std::size_t count, bool is_stream_gone) noexcept;  // else the pool is
+  enum class leak_reason : std::uint8_t { stream_gone, not_recorded, not_closed };
+  void report_leaked(std::size_t count, leak_reason why) noexcept;
 
   // local_claims.cpp
   [[nodiscard]] claimed_slot claim_local(local_slots& from, stream_use const& on,
@@ -295,7 +296,6 @@ struct ESCROW_LOCAL slot_pool::state {
   void destroy(slot& idle) noexcept;
   // Leaks and counts a slot that may be in use, and makes room for another one.
   void leak(slot& unknown) noexcept;
-  void leak_kept() noexcept;       // at the pool's end: what close_for() did not release
   void drop_reference() noexcept;  // callers may hold a lock or capture
 
   [[nodiscard]] std::uint64_t stamp() noexcept {
