@@ -33,6 +33,9 @@ class CApi : public testing::Test {
   ~CApi() override {
     world_.flag.raise();
     for (cudaStream_t const each : world_.streams) must(cudaStreamSynchronize(each));
+    bool is_drained = false;  // a cudaFree of this test would wait for what the next one holds up
+    EXPECT_EQ(escrow_drain(20'000'000'000u, &is_drained), ESCROW_OK);
+    EXPECT_TRUE(is_drained);
     the_world = nullptr;
   }
   void TearDown() override { EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess); }
