@@ -263,8 +263,8 @@ TEST_F(NodeChanges, WhatOneExecWasGivenDoesNotOrderItWithTheOthersOfItsGraph) {
   node const filled = hold_up_at(add_to(*built, 1)).add(memset_node(own, {.width = 1}));
   graph_exec one_exec(*built);
   graph_exec other_exec(*built);
-  for (graph_exec* const each : {&one_exec, &other_exec})
-    escrow::set(*each, filled, memset_node(unique(own, [](int*) {}), {.width = 1}));
+  escrow::set(one_exec, filled, memset_node(unique(own, [](int*) {}), {.width = 1}));
+  escrow::set(other_exec, filled, memset_node(unique(own + 1, [](int*) {}), {.width = 1}));
   one_exec.launch(two);
   ASSERT_TRUE(have_started(1));
   other_exec.launch(three);
