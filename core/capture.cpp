@@ -13,13 +13,13 @@ namespace escrow::inline v0_1 {
 
 void detail::refuse_capture(char const* call, cudaError_t status) {
   if (status == cudaErrorStreamCaptureImplicit) {
-    static_cast<void>(cudaGetLastError());
+    detail::clear_last_error(status);
     throw usage_error(call,
                       "`stream` is the legacy stream while a blocking stream is being captured",
                       "use the capturing stream, or one made with cudaStreamNonBlocking");
   }
   if (status == cudaErrorNotPermitted) {
-    static_cast<void>(cudaGetLastError());
+    detail::clear_last_error(status);
     throw usage_error(call, "`stream` was given in a CUDA callback, where CUDA permits no call",
                       "hand an object to deleter::retire(owner), without a stream");
   }

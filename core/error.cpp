@@ -43,7 +43,7 @@ cuda_error::cuda_error(cuda_error const& failed, char const* call, source_locati
 
 void detail::throw_cuda_error(cudaError_t status, char const* api, source_location where,
                               std::string_view note) {
-  static_cast<void>(cudaGetLastError());
+  detail::clear_last_error(status);
   throw cuda_error(status, api, where, note);
 }
 

@@ -82,7 +82,7 @@ deleter::retirement deleter::begin(char const* call) {
   int device = 0;
   cudaError_t const status = cudaGetDevice(&device);
   if (status == cudaErrorNotPermitted) {  // in a CUDA callback
-    static_cast<void>(cudaGetLastError());
+    detail::clear_last_error(status);
     device = -1;  // any
   } else {
     check(status, "cudaGetDevice");

@@ -13,6 +13,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/driver.hpp"
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/last_error.hpp"
 #include "escrow/internal/reference_set.hpp"
@@ -282,7 +283,7 @@ bool capture_scope::drop() noexcept {
   cudaError_t ended = cudaErrorUnknown;
   for (int left = attempts_max; ended != cudaSuccess && !is_sticky(ended) && left != 0; --left) {
     cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
-    cudaError_t const status = cudaStreamIsCapturing(stream_, &state);
+    cudaError_t const status = query_is_capturing(stream_, state);
     // A lost device reports nothing else, and the captured graph must still be destroyed.
     bool const may_capture =
         succeeded(status) ? state != cudaStreamCaptureStatusNone : is_sticky(status);

@@ -8,6 +8,7 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
+#include "escrow/internal/driver.hpp"
 #include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
@@ -109,7 +110,7 @@ std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
                      "it would come after a launch whose end is not known: launch on the stream of "
                      "that one before, or that exec again");
     }
-    check(cudaStreamWaitEvent(stream.get(), last->ready.get(), 0), "cudaStreamWaitEvent");
+    check(wait_event(stream.get(), last->ready.get()), "cudaStreamWaitEvent");
     if (each->group != nullptr) ++each->group->stream_waits;
   }
   return own_stream;
@@ -123,13 +124,14 @@ void launch_orders::note_launch(stream_ref stream, std::shared_ptr<launch_end> c
       if (each->group != nullptr) ++each->group->launches;
     }
     unsigned long long asked = 0;
-    if (id == 0 && succeeded(cudaStreamGetId(stream.get(), &asked))) id = asked;  // else they wait
+    // If it is not known, they wait.
+    if (id == 0 && succeeded(detail::query_stream_id(stream.get(), asked))) id = asked;
   }
   own->stream = id;
   cudaError_t const status = record_end(*own, stream);
   if (status != cudaSuccess && own->stream == 0) {
     unsigned long long asked = 0;  // for those that come to share something with it
-    if (succeeded(cudaStreamGetId(stream.get(), &asked))) own->stream = asked;
+    if (succeeded(detail::query_stream_id(stream.get(), asked))) own->stream = asked;
   }
   check(status, "cudaEventRecord");
 }

@@ -27,7 +27,7 @@ std::uint64_t bound_of_stream_ids(int device) noexcept {
     try {
       device_scope const current(device);
       own_stream const made;
-      if (!succeeded(cudaStreamGetId(made.get(), &id))) id = 0;
+      if (!succeeded(detail::query_stream_id(made.get(), id))) id = 0;
     } catch (std::exception const&) {  // tries again
     }
   }
@@ -44,7 +44,7 @@ bool was_destroyed(stream_use const& use, stream_use const& given) noexcept {
 
 bool slot_pool::state::is_destroyed(stream_use const& use) noexcept {
   unsigned long long id = 0;
-  cudaError_t const status = cudaStreamGetId(use.handle, &id);
+  cudaError_t const status = detail::query_stream_id(use.handle, id);
   return succeeded(status) ? use.id != 0 && id != use.id : status == cudaErrorInvalidResourceHandle;
 }
 

@@ -10,6 +10,7 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/driver.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {
@@ -38,12 +39,12 @@ bool slot_pool::state::release_local(claimed_slot& lease) {
   std::size_t const idle_max = used.of_.local_idle_max.load(std::memory_order_relaxed);
   // Work on other streams, or a graph, needs an event or the graph's release.
   if (!used.unrecorded_.empty() || used.may_be_in_graphs_) return false;
-  // Cheaper than cudaStreamGetCaptureInfo, which the other way of the release asks.
+  // Cheaper than query_capture(), which the other way of the release asks.
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  cudaError_t const status = cudaStreamIsCapturing(lease.on.handle, &capture);
+  cudaError_t const status = query_is_capturing(lease.on.handle, capture);
   if (status == cudaErrorStreamCaptureImplicit && lease.on.handle == cudaStreamLegacy)
       [[unlikely]] {
-    static_cast<void>(cudaGetLastError());
+    detail::clear_last_error(status);
     return false;
   }
   check(status, "cudaStreamIsCapturing");

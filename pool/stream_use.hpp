@@ -38,7 +38,7 @@ namespace escrow::inline v0_1 {
     detail::capture_dependencies* after = nullptr) noexcept {
   cudaError_t const status = detail::query_capture(stream, capture, after);
   if (status != cudaErrorStreamCaptureImplicit || stream != cudaStreamLegacy) return status;
-  static_cast<void>(cudaGetLastError());
+  detail::clear_last_error(status);
   capture.status = capture_status::invalidated;
   return cudaSuccess;
 }

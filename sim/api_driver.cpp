@@ -52,6 +52,16 @@ context_stack& contexts() {
   return mine;
 }
 
+// For a function of the driver that does what one of the runtime does, and is counted and let fail
+// as that one. The runtime's last error stays.
+template <class Call>
+CUresult as_the_driver(Call runtime) {
+  cudaError_t const kept = this_thread_unchecked().last_error;
+  cudaError_t const status = runtime();
+  this_thread_unchecked().last_error = kept;
+  return static_cast<CUresult>(status);
+}
+
 // As call(), but for a function of the driver.
 template <class Body>
 CUresult driver_call(char const* name, Body body) {
@@ -106,10 +116,36 @@ CUresult CUDAAPI cuda_driver_context_device(CUdevice* device) {
   });
 }
 CUresult CUDAAPI cuda_driver_end_capture(CUstream handle, CUgraph* graph) {
-  cudaError_t const kept = this_thread_unchecked().last_error;
-  cudaError_t const status = cudaStreamEndCapture(handle, graph);
-  this_thread_unchecked().last_error = kept;
-  return static_cast<CUresult>(status);
+  return as_the_driver([&] { return cudaStreamEndCapture(handle, graph); });
+}
+CUresult CUDAAPI cuda_driver_is_capturing(CUstream handle, CUstreamCaptureStatus* status) {
+  auto found = cudaStreamCaptureStatusNone;
+  CUresult const result = as_the_driver([&] { return cudaStreamIsCapturing(handle, &found); });
+  *status = static_cast<CUstreamCaptureStatus>(found);
+  return result;
+}
+CUresult CUDAAPI cuda_driver_capture_info(CUstream handle, CUstreamCaptureStatus* status,
+                                          cuuint64_t* id, CUgraph* graph, CUgraphNode const** nodes,
+                                          CUgraphEdgeData const** edges, std::size_t* count) {
+  auto found = cudaStreamCaptureStatusNone;
+  unsigned long long its_id = 0;
+  cudaGraphEdgeData const* its_edges = nullptr;
+  CUresult const result = as_the_driver([&] {
+    return cudaStreamGetCaptureInfo(handle, &found, &its_id, graph, nodes, &its_edges, count);
+  });
+  *status = static_cast<CUstreamCaptureStatus>(found);
+  *id = its_id;
+  *edges = reinterpret_cast<CUgraphEdgeData const*>(its_edges);
+  return result;
+}
+CUresult CUDAAPI cuda_driver_stream_id(CUstream handle, unsigned long long* id) {
+  return as_the_driver([&] { return cudaStreamGetId(handle, id); });
+}
+CUresult CUDAAPI cuda_driver_record(CUevent ready, CUstream handle) {
+  return as_the_driver([&] { return cudaEventRecord(ready, handle); });
+}
+CUresult CUDAAPI cuda_driver_wait(CUstream handle, CUevent ready, unsigned flags) {
+  return as_the_driver([&] { return cudaStreamWaitEvent(handle, ready, flags); });
 }
 CUresult CUDAAPI cuda_driver_kernel_params(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
   return driver_call("cuGraphKernelNodeGetParams", [&](state&) {
@@ -159,6 +195,11 @@ void* find_function(std::string_view symbol, int version) {
       entry{"cuGraphKernelNodeGetAttribute", 11080,
             reinterpret_cast<void*>(&cuda_driver_kernel_attribute)},
       entry{"cuStreamEndCapture", 10000, reinterpret_cast<void*>(&cuda_driver_end_capture)},
+      entry{"cuStreamIsCapturing", 10000, reinterpret_cast<void*>(&cuda_driver_is_capturing)},
+      entry{"cuStreamGetCaptureInfo", 12030, reinterpret_cast<void*>(&cuda_driver_capture_info)},
+      entry{"cuStreamGetId", 12000, reinterpret_cast<void*>(&cuda_driver_stream_id)},
+      entry{"cuEventRecord", 2000, reinterpret_cast<void*>(&cuda_driver_record)},
+      entry{"cuStreamWaitEvent", 3020, reinterpret_cast<void*>(&cuda_driver_wait)},
       entry{"cuStreamGetCtx", 9020, reinterpret_cast<void*>(&cuda_driver_stream_context)},
       entry{"cuCtxGetId", 12000, reinterpret_cast<void*>(&cuda_driver_context_id)},
       entry{"cuCtxPushCurrent", 4000, reinterpret_cast<void*>(&cuda_driver_push_context)},

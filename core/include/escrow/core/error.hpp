@@ -130,11 +130,20 @@ inline void check(cudaError_t status, char const* api,
   }
 }
 
-// For calls whose failure the caller handles: true on success, else clears the last error. Not for
-// cudaErrorNotReady: CUDA does not store it, and clearing would drop an earlier error. Any thread.
+namespace detail {
+// Clears CUDA's last error if it is `status`. Another one is an earlier error of the caller's,
+// which stays: the driver's functions store none, and cudaErrorNotReady is never stored. Any
+// thread.
+inline void clear_last_error(cudaError_t status) noexcept {
+  if (cudaPeekAtLastError() == status) static_cast<void>(cudaGetLastError());
+}
+}  // namespace detail
+
+// For calls whose failure the caller handles: true on success, else clears that last error. Any
+// thread.
 inline bool succeeded(cudaError_t status) noexcept {
   if (status == cudaSuccess) return true;
-  if (status != cudaErrorNotReady) static_cast<void>(cudaGetLastError());
+  detail::clear_last_error(status);
   return false;
 }
 

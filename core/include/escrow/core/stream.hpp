@@ -78,6 +78,10 @@ class stream_at {
   stream_ref stream;
   source_location where;
 };
+
+// The id of `stream`, by the driver; as detail::query_capture().
+[[nodiscard]] ESCROW_API cudaError_t query_stream_id(cudaStream_t stream,
+                                                     unsigned long long& id) noexcept;
 }  // namespace detail
 
 // The stream's id: unique in the process, never reused; one per thread for cudaStreamPerThread and
@@ -86,7 +90,7 @@ class stream_at {
 [[nodiscard]] inline std::uint64_t stream_id(stream_ref stream,
                                              source_location where = source_location::current()) {
   unsigned long long id = 0;
-  check(cudaStreamGetId(stream.get(), &id), "cudaStreamGetId", where);
+  check(detail::query_stream_id(stream.get(), id), "cudaStreamGetId", where);
   return id;
 }
 

@@ -14,7 +14,7 @@ template <class Function>
 [[nodiscard]] Function find_in_driver(char const* name, unsigned since) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result{};
-  check(cudaGetDriverEntryPointByVersion(name, &found, since, cudaEnableDefault, &result),
+  check(cudaGetDriverEntryPointByVersion(name, &found, since, cudaEnableLegacyStream, &result),
         "cudaGetDriverEntryPointByVersion");
   if (found == nullptr) throw cuda_error(cudaErrorSymbolNotFound, name);
   return reinterpret_cast<Function>(found);

@@ -1,0 +1,146 @@
+// Queries, records and waits by the driver's functions.
+//
+// The shared runtime, with which Escrow ships, takes a lock of the process in each of its calls.
+// The driver's own functions take none for queries (measured, CUDA 13.0). Their numbers of errors
+// are the runtime's. ESCROW_RUNTIME_CALLS=1 goes back, for tools that intercept the runtime.
+#include "escrow/internal/driver.hpp"
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/core/stream.hpp"
+#include "escrow/internal/device.hpp"
+
+namespace escrow::inline v0_1 {
+namespace {
+
+bool is_runtime_asked_for() noexcept {
+  char const* const value = std::getenv("ESCROW_RUNTIME_CALLS");
+  return value != nullptr && std::strcmp(value, "") != 0 && std::strcmp(value, "0") != 0;
+}
+
+// A function of the driver, with the parameters that it had in the CUDA version `since`. It is
+// looked up when it is first called.
+template <class... Parameters>
+class driver_function {
+ public:
+  using pointer = CUresult(CUDAAPI*)(Parameters...);
+  constexpr driver_function(char const* name, int since) noexcept : name_(name), since_(since) {}
+
+  // The driver's answer; nothing if the runtime is to be called instead.
+  template <class... Given>
+  std::optional<cudaError_t> operator()(cudaStream_t stream, Given... given) noexcept {
+    if (is_ambiguous(stream)) return std::nullopt;
+    // Relaxed: a function publishes nothing, and all threads find the same one.
+    pointer function = found_.load(std::memory_order_relaxed);
+    if (function == nullptr) [[unlikely]] {
+      function = look_up();
+      if (function == nullptr) return std::nullopt;
+    }
+    CUresult const result = function(given...);
+    // The runtime makes a context where there is none.
+    if (result == CUDA_ERROR_INVALID_CONTEXT) [[unlikely]]
+      return std::nullopt;
+    return static_cast<cudaError_t>(result);
+  }
+
+ private:
+  // Null if there is none, and if CUDA cannot be asked now, as in one of its callbacks.
+  pointer look_up() noexcept {
+    if (is_missing_.load(std::memory_order_relaxed)) return nullptr;  // as above
+    int version = 0;
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    if (!succeeded(cudaDriverGetVersion(&version))) return nullptr;
+    // A failed search would replace the caller's last error: none for what is newer.
+    bool is_there = version >= since_ && !is_runtime_asked_for();
+    if (is_there) {
+      cudaError_t const status = cudaGetDriverEntryPointByVersion(
+          name_, &found, static_cast<unsigned>(since_), cudaEnableLegacyStream, &result);
+      if (!succeeded(status) && status != cudaErrorSymbolNotFound) return nullptr;
+      is_there = found != nullptr;
+    }
+    auto const function = reinterpret_cast<pointer>(found);
+    found_.store(function, std::memory_order_relaxed);
+    if (!is_there) is_missing_.store(true, std::memory_order_relaxed);
+    return function;
+  }
+
+  char const* name_;
+  int since_;
+  std::atomic<pointer> found_{nullptr};
+  std::atomic<bool> is_missing_{false};
+};
+
+constinit driver_function<CUstream, CUstreamCaptureStatus*> stream_is_capturing(
+    "cuStreamIsCapturing", 10000);
+constinit driver_function<CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*,
+                          CUgraphNode const**, CUgraphEdgeData const**, std::size_t*>
+    stream_capture_info("cuStreamGetCaptureInfo", 12030);
+constinit driver_function<CUstream, unsigned long long*> stream_get_id("cuStreamGetId", 12000);
+constinit driver_function<CUevent, CUstream> event_record("cuEventRecord", 2000);
+constinit driver_function<CUstream, CUevent, unsigned> stream_wait_event("cuStreamWaitEvent", 3020);
+
+}  // namespace
+
+cudaError_t query_is_capturing(cudaStream_t stream, cudaStreamCaptureStatus& status) noexcept {
+  CUstreamCaptureStatus found = CU_STREAM_CAPTURE_STATUS_NONE;
+  auto const answer = stream_is_capturing(stream, stream, &found);
+  if (!answer) return cudaStreamIsCapturing(stream, &status);
+  status = static_cast<cudaStreamCaptureStatus>(found);
+  return *answer;
+}
+
+cudaError_t record_event(cudaEvent_t ready, cudaStream_t stream) noexcept {
+  auto const answer = event_record(stream, ready, stream);
+  return answer ? *answer : cudaEventRecord(ready, stream);
+}
+
+cudaError_t wait_event(cudaStream_t stream, cudaEvent_t ready) noexcept {
+  auto const answer = stream_wait_event(stream, stream, ready, 0U);
+  return answer ? *answer : cudaStreamWaitEvent(stream, ready, 0);
+}
+
+cudaError_t detail::query_stream_id(cudaStream_t stream, unsigned long long& id) noexcept {
+  auto const answer = stream_get_id(stream, stream, &id);
+  return answer ? *answer : cudaStreamGetId(stream, &id);
+}
+
+cudaError_t detail::query_capture(cudaStream_t stream, capture_info& info,
+                                  capture_dependencies* after) noexcept {
+  capture_dependencies ignored;
+  capture_dependencies& found = after == nullptr ? ignored : *after;
+  cudaGraph_t graph = nullptr;
+  auto status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t id = 0;
+  CUgraphEdgeData const* edges = nullptr;
+  std::optional<cudaError_t> answer =
+      stream_capture_info(stream, stream, &status, &id, &graph, &found.nodes, &edges, &found.count);
+  if (answer) [[likely]] {
+    static_assert(sizeof(CUgraphEdgeData) == sizeof(cudaGraphEdgeData));
+    found.edges = reinterpret_cast<cudaGraphEdgeData const*>(edges);  // as the runtime does
+  } else {
+    auto told = cudaStreamCaptureStatusNone;
+    unsigned long long its_id = 0;
+    answer = cudaStreamGetCaptureInfo(stream, &told, &its_id, &graph, &found.nodes, &found.edges,
+                                      &found.count);
+    status = static_cast<CUstreamCaptureStatus>(told);
+    id = its_id;
+  }
+  if (status == CU_STREAM_CAPTURE_STATUS_NONE) [[likely]]
+    return *answer;
+  if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+    info = {.status = capture_status::active, .id = id, .graph = graph};
+  } else {
+    info.status = capture_status::invalidated;
+  }
+  return *answer;
+}
+
+}  // namespace escrow::inline v0_1

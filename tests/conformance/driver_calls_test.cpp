@@ -1,0 +1,168 @@
+// The driver's functions that the library calls in place of the runtime's: they say the same, with
+// the same numbers of errors, on threads without a context too, and leave the runtime's last error
+// alone.
+#include <cuda.h>
+
+#include <thread>
+
+#include "capturing.hpp"
+#include "graph_nodes.hpp"
+
+namespace escrow::test {
+namespace {
+
+template <class Function>
+Function found(char const* name, unsigned since) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  must(cudaGetDriverEntryPointByVersion(name, &function, since, cudaEnableLegacyStream, &result));
+  return reinterpret_cast<Function>(function);
+}
+
+class DriverCalls : public testing::Test {
+ protected:
+  using capture_state = CUstreamCaptureStatus;
+
+  CUresult(CUDAAPI* is_capturing)(CUstream, capture_state*) =
+      found<decltype(is_capturing)>("cuStreamIsCapturing", 10000);
+  CUresult(CUDAAPI* capture_info)(CUstream, capture_state*, cuuint64_t*, CUgraph*,
+                                  CUgraphNode const**, CUgraphEdgeData const**, std::size_t*) =
+      found<decltype(capture_info)>("cuStreamGetCaptureInfo", 12030);
+  CUresult(CUDAAPI* id_of)(CUstream, unsigned long long*) = found<decltype(id_of)>("cuStreamGetId",
+                                                                                   12000);
+  CUresult(CUDAAPI* record)(CUevent, CUstream) = found<decltype(record)>("cuEventRecord", 2000);
+  CUresult(CUDAAPI* wait)(CUstream, CUevent, unsigned) = found<decltype(wait)>("cuStreamWaitEvent",
+                                                                               3020);
+
+  [[nodiscard]] CUresult state_of(CUstream asked, capture_state& state) const {
+    CUresult const result = is_capturing(asked, &state);
+    capture_state also{};
+    cuuint64_t id = 0;
+    CUgraph graph = nullptr;
+    CUgraphNode const* nodes = nullptr;
+    CUgraphEdgeData const* edges = nullptr;
+    std::size_t count = 0;
+    EXPECT_EQ(capture_info(asked, &also, &id, &graph, &nodes, &edges, &count), result);
+    EXPECT_EQ(also, state);
+    return result;
+  }
+  void expect_state(capture_state expected) const {
+    capture_state state{};
+    EXPECT_EQ(state_of(stream, state), CUDA_SUCCESS);
+    EXPECT_EQ(state, expected);
+    cudaStreamCaptureStatus told{};
+    EXPECT_EQ(cudaStreamIsCapturing(stream, &told), cudaSuccess);
+    EXPECT_EQ(static_cast<int>(told), static_cast<int>(expected));
+  }
+
+  owned_stream stream = make_stream();
+  owned_stream other = make_stream();
+  owned_event event = make_event();
+};
+
+TEST_F(DriverCalls, TellTheStateOfAStreamAsTheRuntimeDoes) {
+  expect_state(CU_STREAM_CAPTURE_STATUS_NONE);
+  test::capture open(stream, cudaStreamCaptureModeRelaxed);
+  must(launch_tiny(stream));
+  expect_state(CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  ASSERT_NE(tried(cudaStreamSynchronize(stream)), cudaSuccess);
+  expect_state(CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+}
+
+TEST_F(DriverCalls, TellTheGraphItsIdAndWhereACaptureIsAsTheRuntimeDoes) {
+  test::capture open(stream, cudaStreamCaptureModeRelaxed);
+  must(launch_tiny(stream));
+  must(cudaEventRecord(event, stream));
+  must(cudaStreamWaitEvent(other, event, 0));
+  must(launch_tiny(other));
+  owned_event const joined = make_event();
+  must(cudaEventRecord(joined, other));
+  must(launch_tiny(stream));
+  must(cudaStreamWaitEvent(stream, joined, 0));  // the next node has two dependencies
+  capture_state state{};
+  cuuint64_t id = 0;
+  CUgraph graph = nullptr;
+  CUgraphNode const* nodes = nullptr;
+  CUgraphEdgeData const* edges = nullptr;
+  std::size_t count = 0;
+  ASSERT_EQ(capture_info(stream, &state, &id, &graph, &nodes, &edges, &count), CUDA_SUCCESS);
+  std::vector<cudaGraphNode_t> const after(nodes, nodes + count);
+  auto const told = open.info();
+  EXPECT_EQ(id, told.id);
+  EXPECT_EQ(graph, told.graph);
+  EXPECT_EQ(after.size(), 2U);
+  EXPECT_TRUE(edges != nullptr && edges[0].from_port == 0 && edges[0].type == 0);
+  must(open.end());
+}
+
+TEST_F(DriverCalls, TellTheIdOfAStreamAsTheRuntimeDoes) {
+  unsigned long long id = 0;
+  unsigned long long told = 0;
+  ASSERT_EQ(id_of(stream, &id), CUDA_SUCCESS);
+  must(cudaStreamGetId(stream, &told));
+  EXPECT_EQ(id, told);
+}
+
+TEST_F(DriverCalls, OrderStreamsAsTheRuntimesDo) {
+  pinned_flag flag;
+  pinned_ints cells;
+  must(launch_wait_flag(stream, flag.get()));
+  must(launch_add(stream, cells.data(), 1));
+  ASSERT_EQ(record(event, stream), CUDA_SUCCESS);
+  ASSERT_EQ(wait(other, event, 0), CUDA_SUCCESS);
+  must(launch_check(other, cells.data(), 1, 1, cells.data() + 1));
+  EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
+  flag.raise();
+  must(cudaStreamSynchronize(other));
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  EXPECT_EQ(cells.load(1), 0) << "the check ran before the addition";
+}
+
+TEST_F(DriverCalls, WorkOnAThreadThatHasNoContext) {
+  std::thread([&] {
+    capture_state state{};
+    EXPECT_EQ(state_of(stream, state), CUDA_SUCCESS);
+    unsigned long long id = 0;
+    EXPECT_EQ(id_of(stream, &id), CUDA_SUCCESS);
+    EXPECT_EQ(record(event, stream), CUDA_SUCCESS);
+    EXPECT_EQ(wait(other, event, 0), CUDA_SUCCESS);
+  }).join();
+  must(cudaStreamSynchronize(other));
+}
+
+TEST_F(DriverCalls, FailWithTheRuntimesNumbersAndLeaveItsLastErrorAlone) {
+  must(cudaGetDeviceCount(nullptr) == cudaErrorInvalidValue, "the caller's own error");
+  unsigned long long id = 0;
+  {
+    test::capture const open(stream, cudaStreamCaptureModeRelaxed);
+    EXPECT_EQ(id_of(stream, &id), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    EXPECT_EQ(record(event, stream), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    EXPECT_EQ(cudaPeekAtLastError(), cudaErrorInvalidValue);
+    expect_state(CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+  }
+  static_cast<void>(cudaGetLastError());
+  test::capture const open(stream, cudaStreamCaptureModeRelaxed);
+  EXPECT_EQ(tried(cudaStreamGetId(stream, &id)), cudaErrorStreamCaptureUnsupported);
+  EXPECT_EQ(tried(cudaEventRecord(event, stream)), cudaErrorStreamCaptureInvalidated);
+}
+
+struct asked_in_callback {
+  CUresult(CUDAAPI* is_capturing)(CUstream, CUstreamCaptureStatus*);
+  CUstream stream;
+  CUresult answer = CUDA_SUCCESS;
+};
+void CUDART_CB ask(void* data) {
+  auto& asked = *static_cast<asked_in_callback*>(data);
+  CUstreamCaptureStatus state{};
+  asked.answer = asked.is_capturing(asked.stream, &state);
+}
+
+TEST_F(DriverCalls, AreNotPermittedInCallbacks) {
+  asked_in_callback asked{is_capturing, other};
+  must(cudaLaunchHostFunc(stream, &ask, &asked));
+  must(cudaStreamSynchronize(stream));
+  EXPECT_EQ(asked.answer, CUDA_ERROR_NOT_PERMITTED);
+}
+
+}  // namespace
+}  // namespace escrow::test

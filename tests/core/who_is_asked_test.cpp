@@ -1,0 +1,120 @@
+// Whom the library asks about streams: the driver, or the runtime where the driver cannot answer.
+// What tells them apart: a query of the runtime's that fails replaces the caller's last error.
+#include <cstdlib>
+#include <escrow/core.hpp>
+#include <escrow/internal/driver.hpp>
+#include <escrow/sim.hpp>
+
+#include "capturing.hpp"
+#include "child.hpp"
+
+namespace escrow::test {
+namespace {
+
+enum class asked { the_driver, the_runtime };
+
+/// Whom a query is given to that fails, as a stream that captures is not asked for its id.
+asked who_is_asked_for(cudaStream_t stream) {
+  test::capture const open(stream, cudaStreamCaptureModeRelaxed);
+  must(cudaGetDeviceCount(nullptr) == cudaErrorInvalidValue, "the caller's own error");
+  try {
+    static_cast<void>(stream_id(stream));
+    must(false, "the capture was not noticed");
+  } catch (cuda_error const& failed) {
+    must(failed.status() == cudaErrorStreamCaptureUnsupported, failed.what());
+  }
+  return cudaGetLastError() == cudaErrorInvalidValue ? asked::the_driver : asked::the_runtime;
+}
+
+/// All calls work.
+void expect_works() {
+  owned_stream const stream = make_stream();
+  owned_stream const other = make_stream();
+  event const ready;
+  ready.ref().record(stream.get());
+  ready.ref().wait(other.get());
+  must(stream_id(stream) != stream_id(other), "ids");
+  test::capture open(stream, cudaStreamCaptureModeRelaxed);
+  escrow::capture_info const found = capture_of(stream);
+  must(found.is_active() && found.id == open.info().id, "the capture");
+  auto state = cudaStreamCaptureStatusNone;
+  must(query_is_capturing(stream, state));
+  must(state == cudaStreamCaptureStatusActive, "it captures");
+}
+
+std::uint64_t searches() {
+  return sim::calls("cudaGetDriverEntryPointByVersion");
+}
+
+void the_driver_is_asked_and_its_functions_are_found_once() {
+  owned_stream const stream = make_stream();
+  must(who_is_asked_for(stream) == asked::the_driver, "whom");
+  expect_works();
+  std::uint64_t const before = searches();
+  must(before == 5, "a search for each function");
+  expect_works();
+  must(searches() == before, "no other");
+}
+
+void the_runtime_is_asked_about_special_streams() {
+  must(who_is_asked_for(cudaStreamPerThread) == asked::the_runtime, "whom");
+  must(searches() == 0, "no search");
+}
+
+void the_runtime_is_asked_if_the_environment_says_so() {
+  must(setenv("ESCROW_RUNTIME_CALLS", "1", 1) == 0, "setenv");
+  owned_stream const stream = make_stream();
+  must(who_is_asked_for(stream) == asked::the_runtime, "whom");
+  expect_works();
+  must(searches() == 0, "no search");
+}
+
+void the_driver_is_asked_if_the_environment_says_no() {
+  must(setenv("ESCROW_RUNTIME_CALLS", "0", 1) == 0, "setenv");
+  owned_stream const stream = make_stream();
+  must(who_is_asked_for(stream) == asked::the_driver, "whom");
+}
+
+// The caller's last error is not touched by a search in vain.
+void an_old_driver_leaves_its_functions_to_the_runtime() {
+  sim::reset({.driver_version = 11040});
+  owned_stream const stream = make_stream();
+  must(cudaGetDeviceCount(nullptr) == cudaErrorInvalidValue, "the caller's own error");
+  static_cast<void>(stream_id(stream));
+  must(capture_of(stream).is_none(), "no capture");
+  must(cudaGetLastError() == cudaErrorInvalidValue, "the caller's last error stays");
+  must(who_is_asked_for(stream) == asked::the_runtime, "whom");
+  must(searches() == 0, "no search");
+  expect_works();
+}
+
+void a_search_that_fails_is_made_again() {
+  owned_stream const stream = make_stream();
+  sim::fail_call("cudaGetDriverEntryPointByVersion", cudaErrorMemoryAllocation, 1, 1);
+  must(who_is_asked_for(stream) == asked::the_runtime, "whom at first");
+  must(who_is_asked_for(stream) == asked::the_driver, "whom then");
+  expect_works();
+}
+
+std::vector<named_case> const cases = register_cases({
+    {"the_driver_is_asked_and_its_functions_are_found_once",
+     &the_driver_is_asked_and_its_functions_are_found_once},
+    {"the_runtime_is_asked_about_special_streams", &the_runtime_is_asked_about_special_streams},
+    {"the_runtime_is_asked_if_the_environment_says_so",
+     &the_runtime_is_asked_if_the_environment_says_so},
+    {"the_driver_is_asked_if_the_environment_says_no",
+     &the_driver_is_asked_if_the_environment_says_no},
+    {"an_old_driver_leaves_its_functions_to_the_runtime",
+     &an_old_driver_leaves_its_functions_to_the_runtime},
+    {"a_search_that_fails_is_made_again", &a_search_that_fails_is_made_again},
+});
+
+using WhoIsAsked = child_test;
+
+TEST_P(WhoIsAsked, GoesAsItsNameSays) {
+  expect_clean_end(GetParam());
+}
+INSTANTIATE_TEST_SUITE_P(Of, WhoIsAsked, testing::ValuesIn(cases), name_of_case);
+
+}  // namespace
+}  // namespace escrow::test
