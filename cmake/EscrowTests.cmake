@@ -3,7 +3,7 @@ set(escrow_test_seconds_max 600)
 
 # escrow_test(file.cpp [SIM_ONLY] [GPU_ONLY] [DEEP seconds] [WITH more.cpp...] [LINK targets...])
 #   builds <file>_sim (label sim), linked with escrow::sim, and, with ESCROW_GPU, the same source as <file>_gpu
-#   (label gpu), linked with cudart_static. A GPU test skips itself where there is no GPU.
+#   (label gpu), linked with CUDA's shared runtime. A GPU test skips itself where there is no GPU.
 #   Every test links GTest's main and tests/support, which has the kernels for both runtimes.
 #   DEEP: the program has a full size, too, which ESCROW_DEEP=1 chooses. `ctest -C deep -L deep` runs it as
 #   deep.<file>_sim or _gpu, so many seconds at most; its figures go to <build>/deep-results. `./build.sh deep` is

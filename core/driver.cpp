@@ -3,6 +3,10 @@
 // The shared runtime, with which Escrow ships, takes a lock of the process in each of its calls.
 // The driver's own functions take none for queries (measured, CUDA 13.0). Their numbers of errors
 // are the runtime's. ESCROW_RUNTIME_CALLS=1 goes back, for tools that intercept the runtime.
+//
+// In a callback the runtime refuses these calls, the driver does not (measured). CUDA's own threads
+// run nothing of a program but callbacks, so the driver is asked on a thread for which the runtime
+// has answered once.
 #include "escrow/internal/driver.hpp"
 
 #include <cuda.h>
@@ -19,6 +23,15 @@
 
 namespace escrow::inline v0_1 {
 namespace {
+
+// Whether the runtime has answered this thread outside of callbacks: it is none of CUDA's own.
+// The TLS model spares a call; one byte finds room also in a library that is loaded late.
+[[gnu::tls_model("initial-exec")]] thread_local bool is_of_program = false;
+
+cudaError_t answered_by_runtime(cudaError_t status) noexcept {
+  if (status == cudaSuccess) is_of_program = true;
+  return status;
+}
 
 bool is_runtime_asked_for() noexcept {
   char const* const value = std::getenv("ESCROW_RUNTIME_CALLS");
@@ -43,6 +56,8 @@ class driver_function {
       function = look_up();
       if (function == nullptr) return std::nullopt;
     }
+    if (!is_of_program) [[unlikely]]
+      return std::nullopt;
     CUresult const result = function(given...);
     // The runtime makes a context where there is none.
     if (result == CUDA_ERROR_INVALID_CONTEXT) [[unlikely]]
@@ -92,7 +107,7 @@ constinit driver_function<CUstream, CUevent, unsigned> stream_wait_event("cuStre
 cudaError_t query_is_capturing(cudaStream_t stream, cudaStreamCaptureStatus& status) noexcept {
   CUstreamCaptureStatus found = CU_STREAM_CAPTURE_STATUS_NONE;
   auto const answer = stream_is_capturing(stream, stream, &found);
-  if (!answer) return cudaStreamIsCapturing(stream, &status);
+  if (!answer) return answered_by_runtime(cudaStreamIsCapturing(stream, &status));
   status = static_cast<cudaStreamCaptureStatus>(found);
   return *answer;
 }
@@ -128,8 +143,8 @@ cudaError_t detail::query_capture(cudaStream_t stream, capture_info& info,
   } else {
     auto told = cudaStreamCaptureStatusNone;
     unsigned long long its_id = 0;
-    answer = cudaStreamGetCaptureInfo(stream, &told, &its_id, &graph, &found.nodes, &found.edges,
-                                      &found.count);
+    answer = answered_by_runtime(cudaStreamGetCaptureInfo(
+        stream, &told, &its_id, &graph, &found.nodes, &found.edges, &found.count));
     status = static_cast<CUstreamCaptureStatus>(told);
     id = its_id;
   }

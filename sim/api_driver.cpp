@@ -53,12 +53,19 @@ context_stack& contexts() {
 }
 
 // For a function of the driver that does what one of the runtime does, and is counted and let fail
-// as that one. The runtime's last error stays.
+// as that one. It answers in callbacks, too (measured). The runtime's last error stays.
 template <class Call>
 CUresult as_the_driver(Call runtime) {
-  cudaError_t const kept = this_thread_unchecked().last_error;
+  auto& me = this_thread_unchecked();
+  cudaError_t const kept = me.last_error;
+  auto const callbacks = std::exchange(me.in_callback, 0);
+  if (callbacks != 0) {
+    std::lock_guard const lock(the().mutex);
+    ++the().calls_in_callbacks;
+  }
   cudaError_t const status = runtime();
-  this_thread_unchecked().last_error = kept;
+  me.in_callback = callbacks;
+  me.last_error = kept;
   return static_cast<CUresult>(status);
 }
 

@@ -1,6 +1,8 @@
 // What the claim bench's arms do, but for those of other libraries.
 #include "claim_arms.hpp"
 
+#include <cuda.h>
+
 #include <iterator>
 #include <mutex>
 
@@ -26,6 +28,26 @@ claim_setup record() {
 // The floor without its record: what no pool that may be called in a capture can do without.
 claim_setup queries() {
   return by_stream([](cudaStream_t on, cudaStream_t) { ask_about(on); });
+}
+
+// The same, asked of the driver: what a claimer asks.
+claim_setup driver_queries() {
+  auto const find = [](char const* name, unsigned since) {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    test::must(
+        cudaGetDriverEntryPointByVersion(name, &function, since, cudaEnableLegacyStream, &found));
+    return function;
+  };
+  using state_function = CUresult(CUDAAPI*)(CUstream, CUstreamCaptureStatus*);
+  using id_function = CUresult(CUDAAPI*)(CUstream, unsigned long long*);
+  return by_stream([state_of = reinterpret_cast<state_function>(find("cuStreamIsCapturing", 10000)),
+                    id_of = reinterpret_cast<id_function>(find("cuStreamGetId", 12000))](
+                       cudaStream_t on, cudaStream_t) {
+    CUstreamCaptureStatus state{};
+    unsigned long long id = 0;
+    test::must(state_of(on, &state) == CUDA_SUCCESS && id_of(on, &id) == CUDA_SUCCESS, "queries");
+  });
 }
 
 constexpr std::size_t slots_max = 1024;  // at least one for each stream
@@ -66,6 +88,28 @@ claim_setup local() {
       release((*claimers)[on].claim(), mine[on], mine[last]);
     };
   };
+}
+
+claim_setup local_scratch() {
+  auto const pool =
+      std::make_shared<scratch_pool>(pool_options{.slots_max = slots_max, .label = "claim"});
+  return [pool](claim_streams const& mine) -> claim_pair {
+    auto claimers = std::make_shared<std::vector<decltype(pool->on(mine[0]))>>();
+    for (cudaStream_t const each : mine) claimers->push_back(pool->on(each));
+    return [pool, mine, claimers](std::size_t on, std::size_t last) {
+      release((*claimers)[on].claim(claimed_bytes), mine[on], mine[last]);
+    };
+  };
+}
+
+// Through the pool's addresses; `lasting`: its streams outlive it.
+template <bool lasting>
+claim_setup allocator() {
+  auto const from = std::make_shared<stream_allocator>(
+      pool_options{.slots_max = slots_max, .label = "claim", .streams_outlive_pool = lasting});
+  return by_stream([from](cudaStream_t on, cudaStream_t last) {
+    from->deallocate(last, from->allocate(on, claimed_bytes));
+  });
 }
 
 claim_setup scratch() {
@@ -143,10 +187,14 @@ std::vector<claim_arm> claim_arms() {
   return {
       {"event_record", &record<false>},
       {"queries", &queries},
+      {"driver_queries", &driver_queries},
       {"floor", &record<true>},
       {"local", &local},
+      {"local_scratch", &local_scratch},
       {"escrow", &pooled_pairs<slots_max>},
       {"scratch", &scratch},
+      {"allocator", &allocator<false>},
+      {"allocator_lasting", &allocator<true>},
       {"mutex_vector", &mutex_vector},
       {"pytorch", &pytorch_allocator, some},
       {"rmm_pool", &rmm_pool, some},

@@ -144,7 +144,7 @@ void register_all(settings const& how) {
   auto const add_load = [&](claim_load const& load) {
     add_rounds("claim/threads:" + std::to_string(load.threads) + "/streams:" +
                    std::to_string(load.streams) + "/migrating:" + std::to_string(load.migrating),
-               how, arms, {"escrow", "local", "queries"}, load);
+               how, arms, {"escrow", "local", "queries", "driver_queries", "event_record"}, load);
   };
   for (int const threads : {1, 2, 4, 8, 16}) add_load({.threads = threads});
   for (int const streams : {4, 64}) add_load({.threads = 8, .streams = streams});

@@ -7,7 +7,6 @@
 // the capture also claims a slot, which the worker recycles.
 #include <condition_variable>
 #include <escrow/core.hpp>
-#include <escrow/internal/device.hpp>
 #include <future>
 #include <mutex>
 #include <stop_token>

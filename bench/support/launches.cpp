@@ -1,8 +1,6 @@
 // Rows and bursts of launches.
 #include "launches.hpp"
 
-#include <escrow/internal/graph_query.hpp>
-
 #include "handles.hpp"
 
 namespace escrow::bench {
@@ -65,7 +63,11 @@ void measure_launches(benchmark::State& state, form_maker const& make_bare,
 
 graph_facts facts_of(cudaGraph_t graph) {
   graph_facts facts{{"memory_nodes", 0}};
-  for (cudaGraphNode_t const node : nodes_of(graph)) {
+  std::size_t count = 0;
+  test::must(cudaGraphGetNodes(graph, nullptr, &count));
+  std::vector<cudaGraphNode_t> nodes(count);
+  test::must(cudaGraphGetNodes(graph, nodes.data(), &count));
+  for (cudaGraphNode_t const node : nodes) {
     cudaGraphNodeType type{};
     test::must(cudaGraphNodeGetType(node, &type));
     bool const is_memory = type == cudaGraphNodeTypeMemAlloc || type == cudaGraphNodeTypeMemFree;

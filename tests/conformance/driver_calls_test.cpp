@@ -149,19 +149,23 @@ TEST_F(DriverCalls, FailWithTheRuntimesNumbersAndLeaveItsLastErrorAlone) {
 struct asked_in_callback {
   CUresult(CUDAAPI* is_capturing)(CUstream, CUstreamCaptureStatus*);
   CUstream stream;
-  CUresult answer = CUDA_SUCCESS;
+  CUresult answer = CUDA_ERROR_UNKNOWN;
+  cudaError_t answer_of_runtime = cudaErrorUnknown;
 };
 void CUDART_CB ask(void* data) {
   auto& asked = *static_cast<asked_in_callback*>(data);
   CUstreamCaptureStatus state{};
   asked.answer = asked.is_capturing(asked.stream, &state);
+  cudaStreamCaptureStatus told{};
+  asked.answer_of_runtime = tried(cudaStreamIsCapturing(asked.stream, &told));
 }
 
-TEST_F(DriverCalls, AreNotPermittedInCallbacks) {
+TEST_F(DriverCalls, AnswerInCallbacksWhereTheRuntimeRefuses) {
   asked_in_callback asked{is_capturing, other};
   must(cudaLaunchHostFunc(stream, &ask, &asked));
   must(cudaStreamSynchronize(stream));
-  EXPECT_EQ(asked.answer, CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_EQ(asked.answer, CUDA_SUCCESS);
+  EXPECT_EQ(asked.answer_of_runtime, cudaErrorNotPermitted);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <escrow/core.hpp>
 #include <escrow/internal/driver.hpp>
 #include <escrow/sim.hpp>
+#include <thread>
 
 #include "capturing.hpp"
 #include "child.hpp"
@@ -13,8 +14,10 @@ namespace {
 
 enum class asked { the_driver, the_runtime };
 
-/// Whom a query is given to that fails, as a stream that captures is not asked for its id.
+/// Whom a query is given to that fails, as a stream that captures is not asked for its id. Not the
+/// thread's first query, which is always the runtime's.
 asked who_is_asked_for(cudaStream_t stream) {
+  must(capture_of(stream).is_none(), "no capture");
   test::capture const open(stream, cudaStreamCaptureModeRelaxed);
   must(cudaGetDeviceCount(nullptr) == cudaErrorInvalidValue, "the caller's own error");
   try {
@@ -88,9 +91,53 @@ void an_old_driver_leaves_its_functions_to_the_runtime() {
   expect_works();
 }
 
+void the_runtime_is_asked_first_on_each_thread() {
+  owned_stream const stream = make_stream();
+  for (int i = 0; i < 2; ++i) {
+    std::thread([&] {
+      must(cudaGetDeviceCount(nullptr) == cudaErrorInvalidValue, "the thread's own error");
+      sim::fail_call_here("cudaStreamGetCaptureInfo", cudaErrorMemoryAllocation);
+      bool failed = false;
+      try {
+        static_cast<void>(capture_of(stream));
+      } catch (cuda_error const&) {
+        failed = true;
+      }
+      must(failed, "it fails");
+      must(cudaGetLastError() == cudaSuccess, "it was the runtime that failed");
+      must(who_is_asked_for(stream) == asked::the_driver, "whom then");
+    }).join();
+  }
+}
+
+struct asked_in_callback {
+  cudaStream_t stream;
+  cudaError_t answer = cudaSuccess;
+};
+void CUDART_CB ask(void* data) {
+  auto& asked = *static_cast<asked_in_callback*>(data);
+  try {
+    static_cast<void>(capture_of(asked.stream));
+  } catch (cuda_error const& failed) {
+    asked.answer = failed.status();
+  }
+}
+
+// The driver would answer there, where CUDA allows no call.
+void the_runtime_is_asked_in_callbacks() {
+  owned_stream const stream = make_stream();
+  must(who_is_asked_for(stream) == asked::the_driver, "whom");
+  for (int i = 0; i < 2; ++i) {
+    asked_in_callback in{stream};
+    must(cudaLaunchHostFunc(stream, &ask, &in));
+    must(cudaStreamSynchronize(stream));
+    must(in.answer == cudaErrorNotPermitted, "it refuses");
+  }
+}
+
 void a_search_that_fails_is_made_again() {
   owned_stream const stream = make_stream();
-  sim::fail_call("cudaGetDriverEntryPointByVersion", cudaErrorMemoryAllocation, 1, 1);
+  sim::fail_call("cudaGetDriverEntryPointByVersion", cudaErrorMemoryAllocation, 1, 2);
   must(who_is_asked_for(stream) == asked::the_runtime, "whom at first");
   must(who_is_asked_for(stream) == asked::the_driver, "whom then");
   expect_works();
@@ -106,6 +153,8 @@ std::vector<named_case> const cases = register_cases({
      &the_driver_is_asked_if_the_environment_says_no},
     {"an_old_driver_leaves_its_functions_to_the_runtime",
      &an_old_driver_leaves_its_functions_to_the_runtime},
+    {"the_runtime_is_asked_first_on_each_thread", &the_runtime_is_asked_first_on_each_thread},
+    {"the_runtime_is_asked_in_callbacks", &the_runtime_is_asked_in_callbacks},
     {"a_search_that_fails_is_made_again", &a_search_that_fails_is_made_again},
 });
 

@@ -11,7 +11,8 @@ namespace escrow::inline v0_1 {
 // for a query where the shared runtime takes 0.1 alone and 1.5 on 16 threads. The caller's last
 // error stays as it was, unless the runtime has to be called: for the null, legacy and per-thread
 // streams, which depend on the current device, for a driver without such a function, for a thread
-// without a context, and if ESCROW_RUNTIME_CALLS is set. Any thread.
+// without a context, for a thread's first query and in CUDA's callbacks, which the runtime refuses,
+// and if ESCROW_RUNTIME_CALLS is set. Any thread.
 
 // Source: cuStreamIsCapturing.
 [[nodiscard]] cudaError_t query_is_capturing(cudaStream_t stream,
