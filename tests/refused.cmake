@@ -73,6 +73,8 @@ static_cast<void>(make_stream_shared<int>(1))" "compiles"
   "built.set(kernel_node(function, config, 1, 1))" "${cannot_convert}"
   "launch(stream, function, config, untyped, 1)" "a void. is not passed for a typed pointer"
   "place.add(kernel_node(function, config, untyped, 1))" "a void. is not passed for a typed pointer"
+  "launch(stream, function, config, numbers, 1)" "an array is passed by the address of its first element: &array.0."
+  "place.add(kernel_node(function, config, numbers, 1))" "an array is passed by the address of its first element"
   "launch(stream, function, config, std::move(unique), 1)" "${host_memory}"
   "launch(stream, kernel(function), config, std::move(array), 1)" "${host_memory}"
   "place.add(kernel_node(function, config, std::move(unique), 1))" "${host_memory}"
@@ -93,7 +95,7 @@ void refused(stream_ref stream, cudaStream_t plain, cudaEvent_t event, cudaGraph
              graph_builder_ref const& place, node const& built, graph_exec& instance,
              std::shared_ptr<int> shared, std::unique_ptr<int> unique, std::unique_ptr<int[]> array,
              std::unique_ptr<int, frees_device_memory> device, std::shared_ptr<float> other,
-             void* untyped, float* address) {
+             void* untyped, float* address, int (&numbers)[4]) {
   launch_config const config;
 ]])
 

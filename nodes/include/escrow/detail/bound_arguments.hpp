@@ -72,7 +72,10 @@ constexpr void require_passable() {
   static_assert(
       !is_untyped || can_be_passed<Parameter, T>(),
       "a void* is not passed for a typed pointer: static_cast it to the parameter's type");
-  static_assert(is_untyped || can_be_passed<Parameter, T>(),
+  constexpr bool is_array = std::is_array_v<T>;  // as an argument its elements are const
+  static_assert(!is_array || can_be_passed<Parameter, T>(),
+                "an array is passed by the address of its first element: &array[0]");
+  static_assert(is_untyped || is_array || can_be_passed<Parameter, T>(),
                 "an argument cannot be converted to the type of the kernel's parameter");
 }
 
