@@ -261,4 +261,10 @@ TABLES = {
          [figure("bytes_per_owner", NO_GOAL, f"memory/escrow/{CHAIN} bytes_per_owner", unit="bytes")]),
     ],
 }
+# What a printed table is called; on the page it has a heading.
+TITLES = {
+    "gpu": "Relaunches: time on the GPU", "host": "Relaunches: time of the host", "limit": "How far the host can be ahead",
+    "threads": "Relaunches by several threads", "claim": "Claims and releases", "resource": "Memory resources",
+    "capture": "Captures", "footprint": "Graphs that share scratch", "others": "Others",
+}
 FIGURES = [each for rows in TABLES.values() for _, row in rows for each in row]

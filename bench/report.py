@@ -13,7 +13,7 @@ import sys
 from html import escape
 from pathlib import Path
 
-from figures import FIGURES, NO_GOAL, TABLES
+from figures import FIGURES, NO_GOAL, TABLES, TITLES
 
 SUFFIX = re.compile(r"(/iterations:\d+|/repeats:\d+|/manual_time)+$")  # Google Benchmark's
 FAILED = "FAILED: "  # so begins the label of a repetition that failed
@@ -78,10 +78,13 @@ class Measured:
         """The median."""
         return statistics.median(self.values(name, field))
 
+    def is_simulated(self):
+        return self.context.get("runtime") != "cuda"
+
     def origin(self):
         """One line that says where the numbers come from."""
         quick = "; quick mode, the numbers are of no use" if self.context.get("quick") == "yes" else ""
-        if self.context.get("runtime") != "cuda":
+        if self.is_simulated():
             return f"SIMULATED CUDA runtime: nothing here says anything about speed on a GPU{quick}"
         return (f"{self.context.get('device')}, driver {self.context.get('driver')}, "
                 f"CUDA {self.context.get('cuda_runtime_version')}, {self.context.get('num_cpus')} cores{quick}")
@@ -288,18 +291,41 @@ def comparison_text(rows, alone):
                       *(f"not measured by both: {name}" for name in alone)])
 
 
+def verdicts(measured, summary):
+    """Four lines that say what relaunches cost, and on what; fewer if something was not measured."""
+    def of(name):
+        return summary[name]["value"]
+
+    lines = [
+        (("relaunch_host_k8",), "A launch with owners takes the host {:.3g} times as long as the bare graph's."),
+        (("user_object_over_escrow_burst_k8", "user_object_row_extra_us_k8"),
+         "With CUDA's user object it takes {:.3g} times as long as with Escrow, and the GPU {:.3g} us more."),
+        (("run_ahead", "user_object_run_ahead"),
+         "The host can be {:.0f} launches ahead; with CUDA's user object {:.0f}."),
+    ]
+    found = [text.format(*map(of, names)) for names, text in lines if None not in map(of, names)]
+    return found + [f"Measured on {measured.origin()}; graphs of 8 kernels."] if found else []
+
+
 def report(folder, is_complete):
-    """Prints the tables of what was measured, and writes the plots and, of a complete run, the summary."""
+    """Prints verdicts and tables of what was measured, and writes the plots and, of a complete run, the summary. Of a
+    simulated run it prints one line."""
     measured = Measured(folder)
     written, summary = plots(measured), summarize(measured)
     if is_complete:
         written["summary.json"] = json.dumps(summary, indent=2) + "\n"
     for name, content in written.items():
         (folder / name).write_text(content)
-    found = {name: each for name, each in summary.items() if each["value"] is not None}
-    tables = filter(None, (markdown(found, rows) for rows in TABLES.values()))
     problems = [f"PROBLEM: {each}" for each in dict.fromkeys(measured.problems)]
-    print("\n\n".join([measured.origin(), *tables, *problems, f"written into {folder}: {', '.join(written)}"]))
+    if measured.is_simulated():
+        failed = [each for each in problems if ": skipped arms: " not in each]  # other libraries need a GPU
+        works = "All benchmarks work" if measured.names() and not failed else "Some benchmarks do not work"
+        print("\n".join([f"{works}, on the SIMULATED CUDA runtime: their times mean nothing.", *failed]))
+        return
+    found = {name: each for name, each in summary.items() if each["value"] is not None}
+    tables = [f"{TITLES[name]}\n\n{table}" for name, rows in TABLES.items() if (table := markdown(found, rows))]
+    first = verdicts(measured, summary) or [measured.origin()]
+    print("\n\n".join(["\n".join(first), *tables, *problems, f"written into {folder}: {', '.join(written)}"]))
 
 
 def main(what="", *paths):

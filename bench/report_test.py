@@ -1,4 +1,6 @@
 """Tests of the scripts that read the benches' results: on the committed run, and on tiny samples."""
+import contextlib
+import io
 import json
 import re
 import tempfile
@@ -69,6 +71,33 @@ class ReportTest(unittest.TestCase):
 
     def test_a_simulated_run_says_so(self):
         self.assertIn("SIMULATED", self.measured({"runtime": "simulated"}, claim=[]).origin())
+
+    def printed(self, context, **programs):
+        self.measured(context, **programs)
+        with contextlib.redirect_stdout(io.StringIO()) as text:
+            report.report(self.folder, False)
+        return text.getvalue().splitlines()
+
+    def test_four_lines_of_verdict_come_first_and_tables_have_titles(self):
+        k8 = "kernels:8"
+        rows = [*runs(f"relaunch/escrow/{k8}", 2.0, host_of_bare=1.2, host_burst_us=2, host_us=2, throughput_of_bare=1),
+                *runs(f"relaunch/user_object/{k8}", 8.5, host_burst_us=5, host_us=9, bare_us=7),
+                *runs("run_ahead/escrow", 1.0, launches=1020), *runs("run_ahead/user_object", 1.0, launches=28)]
+        lines = self.printed({"runtime": "cuda", "device": "a GPU"}, relaunch=rows)
+        self.assertEqual(lines[0], "A launch with owners takes the host 1.2 times as long as the bare graph's.")
+        self.assertEqual(lines[1], "With CUDA's user object it takes 2.5 times as long as with Escrow, and the GPU 1.5 us more.")
+        self.assertEqual(lines[2], "The host can be 1020 launches ahead; with CUDA's user object 28.")
+        self.assertTrue(lines[3].startswith("Measured on a GPU"), lines[3])
+        self.assertIn("Relaunches: time on the GPU", lines)
+        self.assertEqual(report.TITLES.keys(), report.TABLES.keys())
+
+    def test_a_simulated_run_prints_no_figures(self):
+        context = {"runtime": "simulated", "skipped_arms": "pytorch: not built"}
+        lines = self.printed(context, relaunch=runs("run_ahead/escrow", 1.0, launches=1020))
+        self.assertEqual(lines, ["All benchmarks work, on the SIMULATED CUDA runtime: their times mean nothing."])
+        lines = self.printed({"runtime": "simulated"}, relaunch=runs("run_ahead/escrow", 1.0, label="FAILED: no"))
+        self.assertEqual(lines[1:], ["PROBLEM: run_ahead/escrow: no"])
+        self.assertIn("do not work", lines[0])
 
     def test_a_failed_benchmark_is_named_and_not_measured(self):
         good, *_ = runs("claim/floor", 1.0)

@@ -98,8 +98,6 @@ def main():
         failed = compare({"a": programs(of.build), "b": programs(of.beside[0])}, int(of.beside[1]), of.out, arguments)
     else:
         failed = run_all(programs(of.build), of.out, of.runtime, arguments)
-    if of.runtime == "sim":
-        print("These numbers come from the SIMULATED runtime: the programs work, and nothing about speed.")
     if failed:
         raise SystemExit("\n".join(f"FAILED: {each}" for each in failed))
 
