@@ -1,4 +1,4 @@
-// Queries, records and waits by the driver's functions.
+// Queries by the driver's functions.
 //
 // The shared runtime, with which Escrow ships, takes a lock of the process in each of its calls.
 // The driver's own functions take none for queries (measured, CUDA 13.0). Their numbers of errors
@@ -6,7 +6,10 @@
 //
 // In a callback the runtime refuses these calls, the driver does not (measured). CUDA's own threads
 // run nothing of a program but callbacks, so the driver is asked on a thread for which the runtime
-// has answered once.
+// has answered once. A thread that destroys graphs may run destroy callbacks itself: while it holds
+// a graph_lifetime_lock, the runtime is asked. Not known are callbacks that a thread of the program
+// runs in plain calls without that lock, e.g. cudaUserObjectRelease. That is why records and waits,
+// which would block there, are left to the runtime, which refuses them.
 #include "escrow/internal/driver.hpp"
 
 #include <cuda.h>
@@ -19,23 +22,30 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
+#include "escrow/detail/cuda12.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/last_error.hpp"
 
 namespace escrow::inline v0_1 {
 namespace {
 
-// Whether the runtime has answered this thread outside of callbacks: it is none of CUDA's own.
-// The TLS model spares a call; one byte finds room also in a library that is loaded late.
-[[gnu::tls_model("initial-exec")]] thread_local bool is_of_program = false;
+// Why this thread may be in a callback: 1 if the runtime has not answered it yet, and 2 for each
+// graph_lifetime_lock that it holds. At 0 the driver is asked.
+constexpr int is_unknown = 1;
+constexpr int holds_lock = 2;
+thread_local int may_be_in_callback = is_unknown;
 
 cudaError_t answered_by_runtime(cudaError_t status) noexcept {
-  if (status == cudaSuccess) is_of_program = true;
+  if (status == cudaSuccess) may_be_in_callback &= ~is_unknown;
   return status;
 }
 
 bool is_runtime_asked_for() noexcept {
-  char const* const value = std::getenv("ESCROW_RUNTIME_CALLS");
-  return value != nullptr && std::strcmp(value, "") != 0 && std::strcmp(value, "0") != 0;
+  static bool const is_asked_for = [] {
+    char const* const value = std::getenv("ESCROW_RUNTIME_CALLS");
+    return value != nullptr && std::strcmp(value, "") != 0 && std::strcmp(value, "0") != 0;
+  }();
+  return is_asked_for;
 }
 
 // A function of the driver, with the parameters that it had in the CUDA version `since`. It is
@@ -56,24 +66,21 @@ class driver_function {
       function = look_up();
       if (function == nullptr) return std::nullopt;
     }
-    if (!is_of_program) [[unlikely]]
+    if (may_be_in_callback != 0) [[unlikely]]
       return std::nullopt;
-    CUresult const result = function(given...);
-    // The runtime makes a context where there is none.
-    if (result == CUDA_ERROR_INVALID_CONTEXT) [[unlikely]]
-      return std::nullopt;
-    return static_cast<cudaError_t>(result);
+    return static_cast<cudaError_t>(function(given...));
   }
 
  private:
-  // Null if there is none, and if CUDA cannot be asked now, as in one of its callbacks.
+  // Null if there is none, and if CUDA cannot be asked now: in one of its callbacks, or while the
+  // caller has an error, which a search that fails would replace.
   pointer look_up() noexcept {
     if (is_missing_.load(std::memory_order_relaxed)) return nullptr;  // as above
+    if (is_error_pending()) return nullptr;
     int version = 0;
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result{};
     if (!succeeded(cudaDriverGetVersion(&version))) return nullptr;
-    // A failed search would replace the caller's last error: none for what is newer.
     bool is_there = version >= since_ && !is_runtime_asked_for();
     if (is_there) {
       cudaError_t const status = cudaGetDriverEntryPointByVersion(
@@ -81,9 +88,12 @@ class driver_function {
       if (!succeeded(status) && status != cudaErrorSymbolNotFound) return nullptr;
       is_there = found != nullptr;
     }
+    if (!is_there) {
+      is_missing_.store(true, std::memory_order_relaxed);
+      return nullptr;
+    }
     auto const function = reinterpret_cast<pointer>(found);
     found_.store(function, std::memory_order_relaxed);
-    if (!is_there) is_missing_.store(true, std::memory_order_relaxed);
     return function;
   }
 
@@ -99,10 +109,16 @@ constinit driver_function<CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph
                           CUgraphNode const**, CUgraphEdgeData const**, std::size_t*>
     stream_capture_info("cuStreamGetCaptureInfo", 12030);
 constinit driver_function<CUstream, unsigned long long*> stream_get_id("cuStreamGetId", 12000);
-constinit driver_function<CUevent, CUstream> event_record("cuEventRecord", 2000);
-constinit driver_function<CUstream, CUevent, unsigned> stream_wait_event("cuStreamWaitEvent", 3020);
 
 }  // namespace
+
+void begin_destroy_callbacks() noexcept {
+  may_be_in_callback += holds_lock;
+}
+
+void end_destroy_callbacks() noexcept {
+  may_be_in_callback -= holds_lock;
+}
 
 cudaError_t query_is_capturing(cudaStream_t stream, cudaStreamCaptureStatus& status) noexcept {
   CUstreamCaptureStatus found = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -110,16 +126,6 @@ cudaError_t query_is_capturing(cudaStream_t stream, cudaStreamCaptureStatus& sta
   if (!answer) return answered_by_runtime(cudaStreamIsCapturing(stream, &status));
   status = static_cast<cudaStreamCaptureStatus>(found);
   return *answer;
-}
-
-cudaError_t record_event(cudaEvent_t ready, cudaStream_t stream) noexcept {
-  auto const answer = event_record(stream, ready, stream);
-  return answer ? *answer : cudaEventRecord(ready, stream);
-}
-
-cudaError_t wait_event(cudaStream_t stream, cudaEvent_t ready) noexcept {
-  auto const answer = stream_wait_event(stream, stream, ready, 0U);
-  return answer ? *answer : cudaStreamWaitEvent(stream, ready, 0);
 }
 
 cudaError_t detail::query_stream_id(cudaStream_t stream, unsigned long long& id) noexcept {

@@ -11,18 +11,18 @@
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/internal/device.hpp"
-#include "escrow/internal/driver.hpp"
+#include "escrow/internal/last_error.hpp"
 #include "escrow/internal/never_destroyed.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
 
 void event_ref::record(stream_ref stream, source_location where) const {
-  check(record_event(event_, stream.get()), "cudaEventRecord", where);
+  check(cudaEventRecord(event_, stream.get()), "cudaEventRecord", where);
 }
 
 void event_ref::wait(stream_ref stream, source_location where) const {
-  check(wait_event(stream.get(), event_), "cudaStreamWaitEvent", where);
+  check(cudaStreamWaitEvent(stream.get(), event_, 0), "cudaStreamWaitEvent", where);
 }
 
 bool event_ref::is_done(source_location where) const {
@@ -88,15 +88,35 @@ void event_cache::put(int device, event&& idle_event) noexcept {
   }
 }
 
+namespace {
+
+// An event of another device than the stream's cannot be recorded, which is found out by trying,
+// unless that would replace an error of the caller's.
+bool is_known_to_fail(int device, cudaStream_t stream) noexcept {
+  static bool const are_several = [] {
+    int count = 0;
+    return !succeeded(cudaGetDeviceCount(&count)) || count > 1;
+  }();
+  if (!are_several || !is_error_pending()) [[likely]]
+    return false;
+  int found = 0;
+  return cudaStreamGetDevice(stream, &found) == cudaSuccess && found != device;
+}
+
+}  // namespace
+
 record_result record_ready(event& ready, int& device, cudaStream_t stream) noexcept {
-  cudaError_t const first = record_event(ready.get(), stream);
-  if (succeeded(first)) return {record_outcome::recorded, first};
+  cudaError_t first = cudaSuccess;
+  if (!is_known_to_fail(device, stream)) {
+    first = cudaEventRecord(ready.get(), stream);
+    if (succeeded(first)) return {record_outcome::recorded, first};
+  }
   cudaError_t second = first;
   try {
     if (!is_sticky(first)) {
       int const own_device = device_of(stream);
       event fresh = event_cache::take(own_device);
-      check(record_event(fresh.get(), stream), "cudaEventRecord");
+      check(cudaEventRecord(fresh.get(), stream), "cudaEventRecord");
       // On its own device it is still usable.
       if (ready && device != own_device) event_cache::put(device, std::move(ready));
       ready = std::move(fresh);

@@ -8,7 +8,6 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
-#include "escrow/internal/driver.hpp"
 #include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
@@ -110,7 +109,7 @@ std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
                      "it would come after a launch whose end is not known: launch on the stream of "
                      "that one before, or that exec again");
     }
-    check(wait_event(stream.get(), last->ready.get()), "cudaStreamWaitEvent");
+    check(cudaStreamWaitEvent(stream.get(), last->ready.get(), 0), "cudaStreamWaitEvent");
     if (each->group != nullptr) ++each->group->stream_waits;
   }
   return own_stream;

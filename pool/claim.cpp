@@ -12,7 +12,6 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
-#include "escrow/internal/driver.hpp"
 #include "escrow/internal/graph_query.hpp"
 #include "slot_pool_state.hpp"
 
@@ -250,7 +249,7 @@ slot* slot_pool::state::grow_in_room(size_class& of, search_result& seen, stream
 void slot_pool::state::wait_for(slot& taken, stream_ref stream, bool is_its_own) {
   if (taken.is_done_) return;
   auto const wait = [&](cudaEvent_t ready) {
-    cudaError_t const status = wait_event(stream.get(), ready);
+    cudaError_t const status = cudaStreamWaitEvent(stream.get(), ready, 0);
     if (status == cudaSuccess) return;
     taken.key_ = free_lists::own_list_of(taken);
     go_home(taken);

@@ -9,7 +9,6 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
-#include "escrow/internal/driver.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {
@@ -197,7 +196,7 @@ cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use on) 
   used.key_ = on.id;
   if (was_captured) [[unlikely]]
     forget_captured_uses(used);
-  if (!succeeded(record_event(used.ready_.recorded.get(), on.handle))) [[unlikely]] {
+  if (!succeeded(cudaEventRecord(used.ready_.recorded.get(), on.handle))) [[unlikely]] {
     used.unrecorded_.push_back(on);
   }
   cudaError_t const status = used.unrecorded_.empty() ? cudaSuccess : record_uses(used);

@@ -6,7 +6,6 @@
 #include "escrow/core/error.hpp"
 #include "escrow/core/event.hpp"
 #include "escrow/internal/device.hpp"
-#include "escrow/internal/driver.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {
@@ -74,9 +73,9 @@ void slot_pool::state::order_after_earlier_users(char const* call, claimed_slot 
                                                  stream_ref stream) {
   slot& used = *lease.what;
   if (!has_earlier_users(call, lease)) return;
-  check(wait_event(stream.get(), used.ready()), "cudaStreamWaitEvent");
+  check(cudaStreamWaitEvent(stream.get(), used.ready(), 0), "cudaStreamWaitEvent");
   for (cached_event const& also : used.also_ready_) {
-    check(wait_event(stream.get(), also.recorded.get()), "cudaStreamWaitEvent");
+    check(cudaStreamWaitEvent(stream.get(), also.recorded.get(), 0), "cudaStreamWaitEvent");
   }
 }
 

@@ -53,15 +53,17 @@ context_stack& contexts() {
 }
 
 // For a function of the driver that does what one of the runtime does, and is counted and let fail
-// as that one. It answers in callbacks, too (measured). The runtime's last error stays.
+// as that one. The runtime's last error stays. It answers in callbacks, too (measured); not where
+// the runtime is stepped, which runs them on the program's own thread, where no library could tell.
 template <class Call>
 CUresult as_the_driver(Call runtime) {
   auto& me = this_thread_unchecked();
   cudaError_t const kept = me.last_error;
-  auto const callbacks = std::exchange(me.in_callback, 0);
+  auto const callbacks = me.in_callback;
   if (callbacks != 0) {
     std::lock_guard const lock(the().mutex);
     ++the().calls_in_callbacks;
+    if (!the().how.stepped) me.in_callback = 0;
   }
   cudaError_t const status = runtime();
   me.in_callback = callbacks;
@@ -148,12 +150,6 @@ CUresult CUDAAPI cuda_driver_capture_info(CUstream handle, CUstreamCaptureStatus
 CUresult CUDAAPI cuda_driver_stream_id(CUstream handle, unsigned long long* id) {
   return as_the_driver([&] { return cudaStreamGetId(handle, id); });
 }
-CUresult CUDAAPI cuda_driver_record(CUevent ready, CUstream handle) {
-  return as_the_driver([&] { return cudaEventRecord(ready, handle); });
-}
-CUresult CUDAAPI cuda_driver_wait(CUstream handle, CUevent ready, unsigned flags) {
-  return as_the_driver([&] { return cudaStreamWaitEvent(handle, ready, flags); });
-}
 CUresult CUDAAPI cuda_driver_kernel_params(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
   return driver_call("cuGraphKernelNodeGetParams", [&](state&) {
     auto const* const kernel = node == nullptr ? nullptr : std::get_if<kernel_work>(&node->what);
@@ -205,8 +201,6 @@ void* find_function(std::string_view symbol, int version) {
       entry{"cuStreamIsCapturing", 10000, reinterpret_cast<void*>(&cuda_driver_is_capturing)},
       entry{"cuStreamGetCaptureInfo", 12030, reinterpret_cast<void*>(&cuda_driver_capture_info)},
       entry{"cuStreamGetId", 12000, reinterpret_cast<void*>(&cuda_driver_stream_id)},
-      entry{"cuEventRecord", 2000, reinterpret_cast<void*>(&cuda_driver_record)},
-      entry{"cuStreamWaitEvent", 3020, reinterpret_cast<void*>(&cuda_driver_wait)},
       entry{"cuStreamGetCtx", 9020, reinterpret_cast<void*>(&cuda_driver_stream_context)},
       entry{"cuCtxGetId", 12000, reinterpret_cast<void*>(&cuda_driver_context_id)},
       entry{"cuCtxPushCurrent", 4000, reinterpret_cast<void*>(&cuda_driver_push_context)},

@@ -91,11 +91,7 @@ void run_callback_unlocked(std::unique_lock<std::mutex>& lock, callback const& w
   if (what.of == nullptr || (!abandoned(what.of) && s.fault == cudaSuccess)) {
     ++s.running;
     lock.unlock();
-    if (s.how.stepped) {
-      run_on_cudas_thread(what);
-    } else {
-      run_callbacks({&what, 1});
-    }
+    run_callbacks({&what, 1});
     lock.lock();
     --s.running;
   }

@@ -14,9 +14,6 @@ void begin(op_ptr const& o);
 // Runs `list` on the calling thread, marked as being inside callbacks. Lock not held.
 void run_callbacks(std::span<callback const> list);
 
-// The same on a thread that runs nothing else, and waits for it: where the runtime is stepped.
-void run_on_cudas_thread(callback const& what);
-
 // Queues a callback to be due after `delay`. Lock held.
 void queue_callback(callback what, std::chrono::nanoseconds delay);
 

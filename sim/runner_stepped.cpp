@@ -1,13 +1,10 @@
-// The stepped runner: one thing at a time, a seeded choice after the other, virtual time.
+// The stepped runner: no threads, one seeded choice at a time, virtual time.
 #include "ops.hpp"
 #include "runner.hpp"
 #include "runner_free.hpp"
 #include "thread.hpp"
 
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
-#include <thread>
 
 namespace escrow::sim::model {
 namespace {
@@ -55,45 +52,7 @@ void step_op(std::unique_lock<std::mutex>& lock, std::size_t index) {
   s.fruitless = 0;
 }
 
-// CUDA runs callbacks that it queues on a thread of its own, which no program has, and so does this
-// runner, while the thread that steps waits.
-class cudas_thread {
- public:
-  cudas_thread() : thread_([this] { serve(); }) {}
-
-  void run(callback const& what) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return what_ == nullptr; });
-    what_ = &what;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return what_ != &what; });
-  }
-
- private:
-  [[noreturn]] void serve() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [this] { return what_ != nullptr; });
-      lock.unlock();
-      run_callbacks({what_, 1});  // until it is null, nobody else writes it
-      lock.lock();
-      what_ = nullptr;
-      changed_.notify_all();
-    }
-  }
-
-  std::mutex mutex_;  // guards what_; not held while a callback runs
-  std::condition_variable changed_;
-  callback const* what_ = nullptr;
-  std::thread thread_;
-};
-
 }  // namespace
-
-void run_on_cudas_thread(callback const& what) {
-  static auto& thread = *new cudas_thread;  // sleeps until the process is over
-  thread.run(what);
-}
 
 bool step_once(std::unique_lock<std::mutex>& lock) {
   auto& s = the();

@@ -30,9 +30,6 @@ class DriverCalls : public testing::Test {
       found<decltype(capture_info)>("cuStreamGetCaptureInfo", 12030);
   CUresult(CUDAAPI* id_of)(CUstream, unsigned long long*) = found<decltype(id_of)>("cuStreamGetId",
                                                                                    12000);
-  CUresult(CUDAAPI* record)(CUevent, CUstream) = found<decltype(record)>("cuEventRecord", 2000);
-  CUresult(CUDAAPI* wait)(CUstream, CUevent, unsigned) = found<decltype(wait)>("cuStreamWaitEvent",
-                                                                               3020);
 
   [[nodiscard]] CUresult state_of(CUstream asked, capture_state& state) const {
     CUresult const result = is_capturing(asked, &state);
@@ -103,31 +100,13 @@ TEST_F(DriverCalls, TellTheIdOfAStreamAsTheRuntimeDoes) {
   EXPECT_EQ(id, told);
 }
 
-TEST_F(DriverCalls, OrderStreamsAsTheRuntimesDo) {
-  pinned_flag flag;
-  pinned_ints cells;
-  must(launch_wait_flag(stream, flag.get()));
-  must(launch_add(stream, cells.data(), 1));
-  ASSERT_EQ(record(event, stream), CUDA_SUCCESS);
-  ASSERT_EQ(wait(other, event, 0), CUDA_SUCCESS);
-  must(launch_check(other, cells.data(), 1, 1, cells.data() + 1));
-  EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
-  flag.raise();
-  must(cudaStreamSynchronize(other));
-  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
-  EXPECT_EQ(cells.load(1), 0) << "the check ran before the addition";
-}
-
 TEST_F(DriverCalls, WorkOnAThreadThatHasNoContext) {
   std::thread([&] {
     capture_state state{};
     EXPECT_EQ(state_of(stream, state), CUDA_SUCCESS);
     unsigned long long id = 0;
     EXPECT_EQ(id_of(stream, &id), CUDA_SUCCESS);
-    EXPECT_EQ(record(event, stream), CUDA_SUCCESS);
-    EXPECT_EQ(wait(other, event, 0), CUDA_SUCCESS);
   }).join();
-  must(cudaStreamSynchronize(other));
 }
 
 TEST_F(DriverCalls, FailWithTheRuntimesNumbersAndLeaveItsLastErrorAlone) {
@@ -136,14 +115,12 @@ TEST_F(DriverCalls, FailWithTheRuntimesNumbersAndLeaveItsLastErrorAlone) {
   {
     test::capture const open(stream, cudaStreamCaptureModeRelaxed);
     EXPECT_EQ(id_of(stream, &id), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    EXPECT_EQ(record(event, stream), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     EXPECT_EQ(cudaPeekAtLastError(), cudaErrorInvalidValue);
     expect_state(CU_STREAM_CAPTURE_STATUS_INVALIDATED);
   }
   static_cast<void>(cudaGetLastError());
   test::capture const open(stream, cudaStreamCaptureModeRelaxed);
   EXPECT_EQ(tried(cudaStreamGetId(stream, &id)), cudaErrorStreamCaptureUnsupported);
-  EXPECT_EQ(tried(cudaEventRecord(event, stream)), cudaErrorStreamCaptureInvalidated);
 }
 
 struct asked_in_callback {

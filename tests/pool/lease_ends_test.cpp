@@ -286,6 +286,26 @@ TEST_F(LeaseInACallback, OfAClaimerComesBackToo) {
   EXPECT_EQ(pool.stats().deferred, 0U);
 }
 
+// CUDA runs it inside the call that destroys the graph.
+TEST_F(LeaseInACallback, OnTheProgramsOwnThreadComesBackToo) {
+  block_pool pool = make_pool(1);
+  for (bool const is_plain : {true, false}) {
+    auto its = std::make_unique<request>(request{pool.claim(one)});
+    witness end([&] { its.reset(); });
+    if (is_plain) {
+      owned_graph plain = make_graph();
+      end.move_to(plain);
+      graph_lifetime_lock const destroyed_alone;
+      must(cudaGraphDestroy(plain.release()));
+    } else {
+      graph const captured = captured_without_cargo();
+      end.move_to(captured.get());
+    }
+    EXPECT_TRUE(end.ran_here());
+    expect_record_is_deferred(pool, one);
+  }
+}
+
 TEST_F(LeaseInACallback, OfAGraphReturnsWithTheGraph) {
   block_pool pool = make_pool(1);
   std::optional<block_lease> held;

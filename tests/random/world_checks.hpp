@@ -3,6 +3,7 @@
 #pragma once
 
 #include <escrow/internal/device.hpp>
+#include <escrow/internal/driver.hpp>
 #include <escrow/internal/graph_query.hpp>
 
 #include "world_changes.hpp"
@@ -52,7 +53,12 @@ inline void use_once() {
   owned_graph made;
   must(cudaGraphCreate(made.out(), 0));
   static_cast<void>(graph_id_of(made));
-  static_cast<void>(device_of_capturing(stream_ref(make_stream().get())));
+  owned_stream const asked = make_stream();
+  static_cast<void>(device_of_capturing(stream_ref(asked.get())));
+  auto state = cudaStreamCaptureStatusNone;
+  must(query_is_capturing(asked, state));
+  static_cast<void>(capture_of(asked));
+  static_cast<void>(stream_id(asked));
   static_cast<void>(runs_nothing_after(cudaErrorIllegalAddress));
 }
 

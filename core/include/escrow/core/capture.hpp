@@ -36,8 +36,8 @@ struct capture_dependencies {
   std::size_t count = 0;
 };
 
-// The capture of `stream`, by the driver. On failure the caller's last error stays as it was, but
-// for the null, legacy and per-thread streams. Filling `after` costs nothing more.
+// The capture of `stream`, asked of the driver where that is possible: internal/driver.hpp. Filling
+// `after` costs nothing more.
 [[nodiscard]] ESCROW_API cudaError_t query_capture(cudaStream_t stream, capture_info& info,
                                                    capture_dependencies* after = nullptr) noexcept;
 

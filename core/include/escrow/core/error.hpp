@@ -132,10 +132,11 @@ inline void check(cudaError_t status, char const* api,
 
 namespace detail {
 // Clears CUDA's last error if it is `status`. Another one is an earlier error of the caller's,
-// which stays: the driver's functions store none, and cudaErrorNotReady is never stored. Any
-// thread.
+// which stays: the driver's functions store none, and neither is cudaErrorNotReady stored. (An
+// equal error of the caller's goes.) Any thread.
 inline void clear_last_error(cudaError_t status) noexcept {
-  if (cudaPeekAtLastError() == status) static_cast<void>(cudaGetLastError());
+  if (status != cudaErrorNotReady && cudaPeekAtLastError() == status)
+    static_cast<void>(cudaGetLastError());
 }
 }  // namespace detail
 

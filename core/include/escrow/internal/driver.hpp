@@ -1,4 +1,4 @@
-// Calls that the shared CUDA runtime serializes, made by the driver's functions: see driver.cpp.
+// Queries that the shared CUDA runtime serializes, asked of the driver: see driver.cpp.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,21 +7,18 @@
 
 namespace escrow::inline v0_1 {
 
-// As the runtime's functions of these names, but cheaper, and flat over threads: 0.02 to 0.03 us
-// for a query where the shared runtime takes 0.1 alone and 1.5 on 16 threads. The caller's last
-// error stays as it was, unless the runtime has to be called: for the null, legacy and per-thread
-// streams, which depend on the current device, for a driver without such a function, for a thread
-// without a context, for a thread's first query and in CUDA's callbacks, which the runtime refuses,
-// and if ESCROW_RUNTIME_CALLS is set. Any thread.
-
-// Source: cuStreamIsCapturing.
+// As cudaStreamIsCapturing. 0.02 to 0.03 us, also on many threads, where the shared runtime takes
+// 0.1 alone and 1.5 on 16 threads. A failure of the driver's leaves the caller's last error as it
+// was. The runtime is asked instead: about the null, legacy and per-thread streams, which depend on
+// the current device; if the driver has no such function; until a capture query of the thread has
+// succeeded there, and while the thread holds a graph_lifetime_lock, since it may be in a callback;
+// if ESCROW_RUNTIME_CALLS is set. Any thread. detail::query_capture() and query_stream_id() are of
+// this kind, too.
 [[nodiscard]] cudaError_t query_is_capturing(cudaStream_t stream,
                                              cudaStreamCaptureStatus& status) noexcept;
-// Source: cuEventRecord.
-[[nodiscard]] cudaError_t record_event(cudaEvent_t ready, cudaStream_t stream) noexcept;
-// Source: cuStreamWaitEvent.
-[[nodiscard]] cudaError_t wait_event(cudaStream_t stream, cudaEvent_t ready) noexcept;
 
-// detail::query_capture() and detail::query_stream_id() are of this kind, too.
+// From now on, and until as many ends, the calling thread may run destroy callbacks.
+void begin_destroy_callbacks() noexcept;
+void end_destroy_callbacks() noexcept;
 
 }  // namespace escrow::inline v0_1
