@@ -31,16 +31,23 @@ class DriverCalls : public testing::Test {
   CUresult(CUDAAPI* id_of)(CUstream, unsigned long long*) = found<decltype(id_of)>("cuStreamGetId",
                                                                                    12000);
 
-  [[nodiscard]] CUresult state_of(CUstream asked, capture_state& state) const {
-    CUresult const result = is_capturing(asked, &state);
-    capture_state also{};
+  struct told_capture {
+    capture_state state{};
     cuuint64_t id = 0;
     CUgraph graph = nullptr;
     CUgraphNode const* nodes = nullptr;
     CUgraphEdgeData const* edges = nullptr;
     std::size_t count = 0;
-    EXPECT_EQ(capture_info(asked, &also, &id, &graph, &nodes, &edges, &count), result);
-    EXPECT_EQ(also, state);
+  };
+  [[nodiscard]] CUresult capture_of(CUstream asked, told_capture& told) const {
+    return capture_info(asked, &told.state, &told.id, &told.graph, &told.nodes, &told.edges,
+                        &told.count);
+  }
+  [[nodiscard]] CUresult state_of(CUstream asked, capture_state& state) const {
+    CUresult const result = is_capturing(asked, &state);
+    told_capture also;
+    EXPECT_EQ(capture_of(asked, also), result);
+    EXPECT_EQ(also.state, state);
     return result;
   }
   void expect_state(capture_state expected) const {
@@ -76,19 +83,16 @@ TEST_F(DriverCalls, TellTheGraphItsIdAndWhereACaptureIsAsTheRuntimeDoes) {
   must(cudaEventRecord(joined, other));
   must(launch_tiny(stream));
   must(cudaStreamWaitEvent(stream, joined, 0));  // the next node has two dependencies
-  capture_state state{};
-  cuuint64_t id = 0;
-  CUgraph graph = nullptr;
-  CUgraphNode const* nodes = nullptr;
-  CUgraphEdgeData const* edges = nullptr;
-  std::size_t count = 0;
-  ASSERT_EQ(capture_info(stream, &state, &id, &graph, &nodes, &edges, &count), CUDA_SUCCESS);
-  std::vector<cudaGraphNode_t> const after(nodes, nodes + count);
-  auto const told = open.info();
-  EXPECT_EQ(id, told.id);
-  EXPECT_EQ(graph, told.graph);
+  told_capture by_driver;
+  ASSERT_EQ(capture_of(stream, by_driver), CUDA_SUCCESS);
+  // Valid until the next call on the stream.
+  std::vector<cudaGraphNode_t> const after(by_driver.nodes, by_driver.nodes + by_driver.count);
   EXPECT_EQ(after.size(), 2U);
-  EXPECT_TRUE(edges != nullptr && edges[0].from_port == 0 && edges[0].type == 0);
+  ASSERT_NE(by_driver.edges, nullptr);
+  EXPECT_TRUE(by_driver.edges[0].from_port == 0 && by_driver.edges[0].type == 0);
+  auto const by_runtime = open.info();
+  EXPECT_EQ(by_driver.id, by_runtime.id);
+  EXPECT_EQ(by_driver.graph, by_runtime.graph);
   must(open.end());
 }
 
