@@ -67,7 +67,7 @@ std::string word_of(std::filesystem::path const& path, int place) {
 }
 
 // Where /proc tells of this process's only thread of the worker's name, which it sets itself, a
-// little after it was made.
+// little after it was made. For a moment it also tells of one that was joined.
 std::filesystem::path folder_of_worker() {
   std::filesystem::path found;
   auto const is_there = [&] {
@@ -82,9 +82,10 @@ std::filesystem::path folder_of_worker() {
 
 // Each round begins when the worker sleeps.
 void await_sleep_in(callbacks& of) {
-  of.begin_round = [stat = folder_of_worker() / "stat"] {  // PID (NAME) STATE ...
+  of.begin_round = [stat = folder_of_worker() / "stat"]() mutable {  // PID (NAME) STATE ...
     auto const begin = clock::now();
-    while (word_of(stat, 2) != "S") {
+    for (std::string word; (word = word_of(stat, 2)) != "S";) {
+      if (word.empty() || word == "X") stat = folder_of_worker() / "stat";  // the one before it
       test::must(clock::now() - begin < test::generous, "the worker goes to sleep");
       std::this_thread::yield();  // to sleep here would change what is measured
     }
