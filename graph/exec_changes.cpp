@@ -85,10 +85,12 @@ std::string graph_exec::state::update(char const* call, graph_ref source,
   graph_survey const survey = survey_of(call, source.get(), source.core(), bodies);
   hoist_scope off(call, survey);
   holding next = holding_of(off.sets());
+  exec_row row = row_.of(source.get());
   std::string refused = updated(exec_, source.get(), fit::unknown);
   if (!refused.empty()) return refused;
   if (after == references::stay_off) off.keep_off(source.core());
   is_bare_ = !survey.lacks_bodies;
+  row_ = std::move(row);
   before = hold(std::move(next));
   return refused;
 }
@@ -115,6 +117,7 @@ void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
   relaxed_capture_scope const relaxed;
   auto const change = [&] {
     check(cudaGraphExecNodeSetParams(exec_, node, &params), "cudaGraphExecNodeSetParams");
+    row_.drop();  // its nodes are others
   };
   auto of_nodes = now_.of_nodes;
   auto const replaced = of_nodes.extract(node);

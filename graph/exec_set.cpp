@@ -98,6 +98,10 @@ exec_set::member exec_set::add(graph&& source, instantiate_options const& option
   return detail::called_at(call, where, [&] {
     state& mine = require(call);
     static_cast<void>(detail::require_graph(call, source.core().get()));
+    if (options.copies > 1) {
+      throw usage_error(call, "`options.copies` is for launch_many(), which a set does not have",
+                        "leave it 0, or use a graph_exec");
+    }
     mine.members.reserve(mine.members.size() + 1);
     mine.execs.reserve(mine.execs.size() + 1);
     mine.reasons.reserve(mine.reasons.size() + 1);

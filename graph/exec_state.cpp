@@ -1,6 +1,7 @@
 // Instantiation, launch, upload, and destruction in flight.
 #include "exec_state.hpp"
 
+#include <string>
 #include <utility>
 
 #include "escrow/core/capture.hpp"
@@ -14,11 +15,16 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-[[gnu::cold, gnu::noinline]] void refuse_launch(cudaError_t status, char const* api) {
-  check(status, api, source_location::current(),
-        status != cudaErrorStreamCaptureUnsupported
-            ? ""
-            : "`stream` is being captured: add the graph as a child node (graph::add_child)");
+// `enqueued`: how often the graph runs all the same.
+[[gnu::cold, gnu::noinline]] void refuse_launch(cudaError_t status, char const* api,
+                                                std::size_t enqueued = 0) {
+  std::string detail;
+  if (enqueued != 0) {
+    detail = std::to_string(enqueued) + " of the runs were enqueued before";
+  } else if (status == cudaErrorStreamCaptureUnsupported) {
+    detail = "`stream` is being captured: add the graph as a child node (graph::add_child)";
+  }
+  check(status, api, source_location::current(), detail);
 }
 
 void check_launch(cudaError_t status, char const* api) {
@@ -31,7 +37,8 @@ constexpr char const* creating_exec = "graph_exec::graph_exec";
 }  // namespace
 
 graph_exec::state::state(char const* call, graph_ref source, instantiate_options const& options,
-                         references after) {
+                         references after)
+    : row_(options.copies, options.flags) {
   profiler_range const range("escrow: instantiate");
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of(call, source.get(), source.core(), options.bodies);
@@ -40,6 +47,7 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
   if (source.core() != nullptr) source_ = source.core()->weak_from_this();
   hoist_scope off(call, survey);
   now_ = holding_of(off.sets());
+  row_ = row_.of(source.get());
   {
     graph_lifetime_lock const lock;
     check(cudaGraphInstantiate(&exec_, source.get(), options.flags), "cudaGraphInstantiate");
@@ -57,16 +65,36 @@ graph_exec::state::~state() {
   drop_after(std::move(now_.held), now_.end);
 }
 
-void graph_exec::state::launch(stream_ref stream, char const* call, std::uint64_t id) {
-  if (now_.end == nullptr) {
-    return check_launch(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
+cudaError_t graph_exec::state::enqueue(stream_ref stream, std::size_t& left) const noexcept {
+  cudaError_t status = cudaSuccess;
+  std::size_t const at_once = row_.runs();
+  while (status == cudaSuccess && left != 0) {
+    bool const is_row = at_once > 1 && left >= at_once;
+    status = cudaGraphLaunch(is_row ? row_.exec() : exec_, stream.get());
+    if (status == cudaSuccess) left -= is_row ? at_once : 1;
   }
+  return status;
+}
+
+void graph_exec::state::launch_many(stream_ref stream, std::size_t times, char const* call,
+                                    std::uint64_t id) {
+  std::size_t left = times;
+  auto const check_enqueued = [&](cudaError_t status) {
+    if (status != cudaSuccess) [[unlikely]]
+      refuse_launch(status, "cudaGraphLaunch", times - left);
+  };
+  if (times == 0) return;
+  if (now_.end == nullptr) return check_enqueued(enqueue(stream, left));
   launch_lock const lock(call, now_.orders);
   std::uint64_t const asked = now_.orders.wait_for_last(call, stream, now_.end.get());
-  check_launch(cudaGraphLaunch(exec_, stream.get()), "cudaGraphLaunch");
-  if (id != 0 && !is_conditional_ && now_.orders.put_off_end(id, now_.end)) return;
-  if (is_conditional_ && last_launch_ != now_.end) last_launch_ = now_.end;
-  now_.orders.note_launch(stream, now_.end, asked);
+  cudaError_t const status = enqueue(stream, left);
+  if (left == times) check_enqueued(status);
+  bool const is_due = id != 0 && !is_conditional_ && now_.orders.put_off_end(id, now_.end);
+  if (!is_due) {
+    if (is_conditional_ && last_launch_ != now_.end) last_launch_ = now_.end;
+    now_.orders.note_launch(stream, now_.end, asked);
+  }
+  check_enqueued(status);
 }
 
 void graph_exec::state::record_due_end(stream_ref stream) {
@@ -88,6 +116,9 @@ void graph_exec::state::upload(stream_ref stream) {
     last_upload_ = std::make_unique<launch_end>(current_device());
   }
   check_launch(cudaGraphUpload(exec_, stream.get()), "cudaGraphUpload");
+  if (row_.exec() != nullptr) {
+    check_launch(cudaGraphUpload(row_.exec(), stream.get()), "cudaGraphUpload");
+  }
   // It ends after earlier uploads (source: cudaGraphUpload).
   if (last_upload_ != nullptr) check(record_end(*last_upload_, stream), "cudaEventRecord");
 }
@@ -126,6 +157,15 @@ resource_usage graph_exec::held() const {
 void graph_exec::launch(stream_ref stream, source_location where) {
   constexpr char const* call = "graph_exec::launch";
   detail::called_at(call, where, [&] { require(call).launch(stream); });
+}
+
+void graph_exec::launch_many(stream_ref stream, std::size_t times, source_location where) {
+  constexpr char const* call = "graph_exec::launch_many";
+  detail::called_at(call, where, [&] { require(call).launch_many(stream, times, call); });
+}
+
+std::size_t graph_exec::copies() const noexcept {
+  return state_ == nullptr ? 1 : state_->copies();
 }
 
 void graph_exec::upload(stream_ref stream, source_location where) {

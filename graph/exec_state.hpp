@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <map>
@@ -14,6 +15,7 @@
 #include "escrow/detail/retired_object.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "escrow/internal/reference_set.hpp"
+#include "exec_row.hpp"
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
 #include "launch_orders.hpp"
@@ -44,7 +46,11 @@ class ESCROW_LOCAL graph_exec::state {
 
   // `id`: a stream_launcher's stream; the end is then due, if no other exec needs it. 0: it is
   // recorded.
-  void launch(stream_ref stream, char const* call = "graph_exec::launch", std::uint64_t id = 0);
+  void launch(stream_ref stream, char const* call = "graph_exec::launch", std::uint64_t id = 0) {
+    launch_many(stream, 1, call, id);
+  }
+  void launch_many(stream_ref stream, std::size_t times, char const* call, std::uint64_t id = 0);
+  [[nodiscard]] std::size_t copies() const noexcept { return row_.runs(); }
   void upload(stream_ref stream);
   void update(graph_ref source, std::vector<cudaGraph_t> const& bodies);
 
@@ -80,7 +86,10 @@ class ESCROW_LOCAL graph_exec::state {
   // again and again.
   [[nodiscard]] holding hold(holding next) noexcept;
   void wait_until_idle() const noexcept;
+  // Enqueues runs until none is `left`, or one fails, and returns CUDA's answer.
+  cudaError_t enqueue(stream_ref stream, std::size_t& left) const noexcept;
 
+  exec_row row_;  // before the exec: a constructor that throws destroys it
   cudaGraphExec_t exec_ = nullptr;
   holding now_;
   bool is_bare_ = false;

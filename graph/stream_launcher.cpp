@@ -58,6 +58,11 @@ void stream_launcher::launch(source_location where) {
   detail::called_at(call, where, [&] { require(call).launch(stream_, call, id_); });
 }
 
+void stream_launcher::launch_many(std::size_t times, source_location where) {
+  constexpr char const* call = "stream_launcher::launch_many";
+  detail::called_at(call, where, [&] { require(call).launch_many(stream_, times, call, id_); });
+}
+
 void stream_launcher::flush(source_location where) {
   constexpr char const* call = "stream_launcher::flush";
   detail::called_at(call, where, [&] { record(call); });

@@ -26,7 +26,7 @@ READING_ORDER = {
     " recycle_lane object_store wakeup deleter_core group_leases error_report worker pass shared_object kernel_argument",
     "pool": "slot lease claimer resource_pool free_lists capture_reuse local_slots size_class stream_use search slot_pool_state claim at_limit refuse uses release deferred"
     " local_claims captured device_memory scratch_pool sizes lifecycle describe stream_allocator",
-    "graph": "graph_core node_changes graph_tree kept_leases graph_survey launch_orders graph hoist graph_exec exec_state"
+    "graph": "graph_core node_changes graph_tree kept_leases graph_survey launch_orders graph hoist graph_exec exec_row exec_state"
     " exec_changes graph_shape exec_set stream_launcher",
     "nodes": "bound_arguments launch node_kind node_kinds build",
 }

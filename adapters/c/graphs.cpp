@@ -54,25 +54,46 @@ escrow_status escrow_group_statistics(escrow_group* group, escrow_group_stats* s
   });
 }
 
+namespace {
+
+void create_exec(c_call by, cudaGraph_t graph, instantiate_options const& options,
+                 escrow_exec** exec) {
+  escrow_exec*& result = by.need(exec, "exec");
+  static_cast<void>(by.need(graph, "graph"));
+  result = new escrow_exec{graph_exec(graph, options)};
+}
+
+void launch_many(c_call by, escrow_exec* exec, cudaStream_t stream, size_t times) {
+  graph_exec& its = by.need(exec, "exec").held;
+  // CUDA would refuse the launch, and invalidate the capture.
+  if (!usable_capture_of(by.function, stream).is_none()) {
+    by.refuse("stream", "is being captured", "launch after the capture, or on another stream");
+  }
+  its.launch_many(stream, times);
+}
+
+}  // namespace
+
 escrow_status escrow_exec_create(cudaGraph_t graph, unsigned long long flags,
                                  cudaGraph_t const* bodies, size_t body_count, escrow_exec** exec) {
   return run_without_gil(__func__, [&](c_call by) {
-    escrow_exec*& result = by.need(exec, "exec");
-    static_cast<void>(by.need(graph, "graph"));
-    instantiate_options const options{.flags = flags, .bodies = by.bodies(bodies, body_count)};
-    result = new escrow_exec{graph_exec(graph, options)};
+    create_exec(by, graph, {.flags = flags, .bodies = by.bodies(bodies, body_count)}, exec);
+  });
+}
+
+escrow_status escrow_exec_create_with_copies(cudaGraph_t graph, unsigned long long flags,
+                                             size_t copies, escrow_exec** exec) {
+  return run_without_gil(__func__, [&](c_call by) {
+    create_exec(by, graph, {.flags = flags, .copies = copies}, exec);
   });
 }
 
 escrow_status escrow_exec_launch(escrow_exec* exec, cudaStream_t stream) {
-  return run_without_gil(__func__, [&](c_call by) {
-    graph_exec& its = by.need(exec, "exec").held;
-    // CUDA would refuse the launch, and invalidate the capture.
-    if (!usable_capture_of(by.function, stream).is_none()) {
-      by.refuse("stream", "is being captured", "launch after the capture, or on another stream");
-    }
-    its.launch(stream);
-  });
+  return run_without_gil(__func__, [&](c_call by) { launch_many(by, exec, stream, 1); });
+}
+
+escrow_status escrow_exec_launch_many(escrow_exec* exec, cudaStream_t stream, size_t times) {
+  return run_without_gil(__func__, [&](c_call by) { launch_many(by, exec, stream, times); });
 }
 
 escrow_status escrow_exec_update(escrow_exec* exec, cudaGraph_t graph, cudaGraph_t const* bodies,

@@ -18,6 +18,12 @@ step ended(auto exec_stage::*member) {
   return [=](auto& in) { (in.*member).reset(); };
 }
 step const exec = exec_of(&exec_stage::source);
+step const exec_with_copies = [](auto& in) {
+  in.exec.emplace(*in.source, instantiate_options{.copies = in.row});
+};
+step const launch_row = [](auto& in) {
+  in.launch_row([&](std::size_t times) { in.exec->launch_many(in.one, times); });
+};
 step const rival = [](auto& in) { in.rival.emplace(*in.source); };
 step const cloned = [](auto& in) { in.copy.emplace(in.source->clone()); };
 step const second = [](auto& in) { in.second.emplace(in.captured_work(2)); };
@@ -39,6 +45,7 @@ void add_instantiates(rows& add) {
   add("instantiate by handle", makes, {}, [](auto& in) { in.exec.emplace(in.source->get()); });
   add("instantiate with a bundle", makes, {rival}, exec);
   add("instantiate with a rival in flight", makes, {rival, launch_rival}, exec);
+  add("instantiate with copies", makes, {}, exec_with_copies);
   add("instantiate a clone", makes, {cloned}, exec_of(&exec_stage::copy));
   step const second_child = [](auto& in) { in.parent->add_child(*in.second); };
   add("instantiate a parent", makes, {second, parent, second_child}, exec_of(&exec_stage::parent));
@@ -62,7 +69,12 @@ void add_launches(rows& add) {
   add("launch behind a rival", launches, {exec, rival, launch_rival}, launch);
   add("launch behind a rival that ended", launches,
       {exec, rival_of_clone, launch_rival, ended(&exec_stage::rival)}, launch);
-  add("upload", runs("graph_exec::upload"), {exec}, [](auto& in) { in.exec->upload(in.one); });
+  auto const rows_of = runs("graph_exec::launch_many");
+  add("launch a row", rows_of, {exec_with_copies}, launch_row);
+  add("launch a row behind a rival", rows_of, {exec_with_copies, rival, launch_rival}, launch_row);
+  step const upload = [](auto& in) { in.exec->upload(in.one); };
+  add("upload", runs("graph_exec::upload"), {exec}, upload);
+  add("upload a row", runs("graph_exec::upload"), {exec_with_copies}, upload);
 }
 
 void add_updates(rows& add) {
@@ -79,6 +91,7 @@ void add_updates(rows& add) {
       {second, exec, rival_of_second, launched(&exec_stage::rival, &exec_stage::other, 1)},
       to_second);
   add("update in flight", updates, {second, exec, launch}, to_second);
+  add("update with copies in flight", updates, {second, exec_with_copies, launch_row}, to_second);
   add("update to the same in flight", updates, {exec, launch}, update_to(&exec_stage::source));
   add("update to a clone in flight", updates, {cloned, exec, launch}, update_to(&exec_stage::copy));
 }
@@ -87,6 +100,7 @@ void add_ends(rows& add) {
   auto const ends = runs("graph_exec::~graph_exec");
   add("destroy idle", ends, {exec}, end_exec);
   add("destroy in flight", ends, {exec, launch}, end_exec);
+  add("destroy a row in flight", ends, {exec_with_copies, launch_row}, end_exec);
   add("destroy in flight with a rival", ends, {exec, rival, launch_rival, launch}, end_exec);
   add("destroy the graph", runs("graph::~graph"), {exec, launch}, end_source);
 }
@@ -201,6 +215,8 @@ void add_launchers(rows& add) {
   auto const ends = runs("stream_launcher::~stream_launcher");
   add("bind a launcher", runs("stream_launcher::stream_launcher"), {exec, launch}, bind);
   add("launch by a launcher", launches, {exec, bind}, launch_it);
+  add("launch a row by a launcher", runs("stream_launcher::launch_many"), {exec_with_copies, bind},
+      [](auto& in) { in.launch_row([&](std::size_t times) { in.launcher->launch_many(times); }); });
   add("launch by a launcher again", launches, {exec, bind, launch_it}, launch_it);
   add("launch by a launcher behind a rival", launches, {exec, rival, launch_rival, bind},
       launch_it);

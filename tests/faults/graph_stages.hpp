@@ -40,6 +40,7 @@ class exec_stage : public fault_world {
   std::vector<exec_set::member> members;  // of the set
   std::bitset<4> in_flight;               // the owners that launches use until the flag is raised
   bool source_holds = true;               // false once its references were hoisted
+  static constexpr std::size_t row = 3;   // the copies of an exec that has some
   int expected_runs = 0;                  // launches that were enqueued
 
   exec_stage() {
@@ -72,6 +73,12 @@ class exec_stage : public fault_world {
     launcher->launch();
     in_flight.set(0);
     ++expected_runs;
+  }
+  /// The runs of one row, by one call of CUDA: none of them, or all.
+  void launch_row(auto&& launching) {
+    launching(row);
+    in_flight.set(0);
+    expected_runs += static_cast<int>(row);
   }
   /// Adds a graph to the set, which takes it.
   void add_member(std::optional<graph>& which) {

@@ -156,6 +156,19 @@ static void end(escrow_allocator* memory) {
   escrow_allocator_destroy(memory);
 }
 
+static void c_an_exec_launches_many_runs_at_once(void) {
+  escrow_allocator* const memory = new_memory(NULL);
+  cudaGraph_t const graph = new_graph(memory, 1, 1);
+  escrow_exec* exec = NULL;
+  EXPECT_OK(escrow_exec_create_with_copies(graph, 0, 4, &exec));
+  EXPECT_CUDA(cudaGraphDestroy(graph));
+  for (size_t times = 0; times < 10; ++times) {
+    EXPECT_OK(escrow_exec_launch_many(exec, c_stream(times % 2), times));
+  }
+  escrow_exec_destroy(exec);
+  end(memory);
+}
+
 static void c_an_exec_launches_and_is_updated(void) {
   escrow_allocator* const memory = new_memory(NULL);
   cudaGraph_t const first = new_graph(memory, 1, 1);
@@ -343,7 +356,10 @@ static void c_null_is_refused_for_graphs(void) {
   REFUSED(escrow_exec_create(NULL, 0, NULL, 0, &exec));
   REFUSED(escrow_exec_create(graph, 0, NULL, 1, &exec));
   REFUSED(escrow_exec_create(graph, 0, NULL, 0, NULL));
+  REFUSED(escrow_exec_create_with_copies(NULL, 0, 2, &exec));
+  REFUSED(escrow_exec_create_with_copies(graph, 0, 2, NULL));
   REFUSED(escrow_exec_launch(NULL, NULL));
+  REFUSED(escrow_exec_launch_many(NULL, NULL, 1));
   REFUSED(escrow_exec_update(NULL, graph, NULL, 0));
   REFUSED(escrow_hoist(NULL, NULL, 0, &held));
   REFUSED(escrow_hoist(graph, NULL, 0, NULL));
@@ -366,11 +382,17 @@ static void c_null_is_refused_for_graphs(void) {
 }
 
 c_case const c_graph_cases[] = {
-    CASE(c_a_resource_is_claimed_and_released),  CASE(c_a_graph_keeps_a_resource),
-    CASE(c_functions_of_a_pool_may_fail),        CASE(c_pools_refuse_options_of_allocators),
-    CASE(c_an_exec_launches_and_is_updated),     CASE(c_graphs_of_a_group_share_scratch),
-    CASE(c_a_hoisted_graph_is_released_at_once), CASE(c_a_hoisted_graph_that_is_dropped_is_leaked),
-    CASE(c_plain_calls_can_lock_graphs),         CASE(c_null_is_refused_for_pools),
+    CASE(c_a_resource_is_claimed_and_released),
+    CASE(c_a_graph_keeps_a_resource),
+    CASE(c_functions_of_a_pool_may_fail),
+    CASE(c_pools_refuse_options_of_allocators),
+    CASE(c_an_exec_launches_many_runs_at_once),
+    CASE(c_an_exec_launches_and_is_updated),
+    CASE(c_graphs_of_a_group_share_scratch),
+    CASE(c_a_hoisted_graph_is_released_at_once),
+    CASE(c_a_hoisted_graph_that_is_dropped_is_leaked),
+    CASE(c_plain_calls_can_lock_graphs),
+    CASE(c_null_is_refused_for_pools),
     CASE(c_null_is_refused_for_graphs),
 };
 size_t const c_graph_cases_count = sizeof c_graph_cases / sizeof *c_graph_cases;

@@ -182,6 +182,16 @@ static escrow_status create_exec(void) {
 static escrow_status launch(void) {
   return escrow_exec_launch(all.exec, c_stream(0));
 }
+static escrow_status create_exec_with_copies(void) {
+  return escrow_exec_create_with_copies(all.graph, 0, 3, &all.exec);
+}
+static void exec_with_copies(void) {
+  graph();
+  EXPECT_OK(create_exec_with_copies());
+}
+static escrow_status launch_many(void) {
+  return escrow_exec_launch_many(all.exec, c_stream(0), 7);
+}
 static escrow_status update(void) {
   return escrow_exec_update(all.exec, all.other, NULL, 0);
 }
@@ -272,7 +282,9 @@ c_operation const c_operations[] = {
     {"escrow_retire_with_graph", &graph, &retire_with_graph, &end_retired},
     {"escrow_group_create", &nothing, &create_group, &end},
     {"escrow_exec_create", &graph, &create_exec, &end},
+    {"escrow_exec_create_with_copies", &graph, &create_exec_with_copies, &end},
     {"escrow_exec_launch", &exec, &launch, &end},
+    {"escrow_exec_launch_many", &exec_with_copies, &launch_many, &end},
     {"escrow_exec_update", &exec_and_other, &update, &end},
     {"escrow_hoist", &graph, &hoist, &end},
     {"escrow_hoisted_launch", &hoisted, &launch_hoisted, &end},

@@ -275,8 +275,15 @@ typedef struct escrow_exec escrow_exec;
 // `flags`: cudaGraphInstantiateFlags, or'ed. `graph` stays the caller's.
 escrow_status escrow_exec_create(cudaGraph_t graph, unsigned long long flags,
                                  cudaGraph_t const* bodies, size_t body_count, escrow_exec** exec);
+// The same, and so many `copies` for escrow_exec_launch_many(), which then takes one launch of CUDA
+// for as many runs. They take the memory and the time of as many execs.
+escrow_status escrow_exec_create_with_copies(cudaGraph_t graph, unsigned long long flags,
+                                             size_t copies, escrow_exec** exec);
 // If CUDA launches but refuses the event behind it, the text names cudaEventRecord.
 escrow_status escrow_exec_launch(escrow_exec* exec, cudaStream_t stream);
+// Runs the graph so often, one run after another. If CUDA refuses a launch, the text says how many
+// runs were enqueued before.
+escrow_status escrow_exec_launch_many(escrow_exec* exec, cudaStream_t stream, size_t times);
 // From the next launch on runs `graph`, which has the same nodes and edges, and holds what it
 // holds. Fails after a launch that named cudaEventRecord, until the exec is launched again.
 escrow_status escrow_exec_update(escrow_exec* exec, cudaGraph_t graph, cudaGraph_t const* bodies,

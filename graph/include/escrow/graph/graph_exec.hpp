@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <thread>
@@ -28,6 +29,10 @@ struct instantiate_options {
   // exec keeps what they hold, but is not bare, and its launches are not ordered with others that
   // share that.
   std::vector<cudaGraph_t> bodies = {};
+  // From 2 on: for launch_many(), instantiates this many runs of the graph, too, as one exec of
+  // child nodes, which takes the memory and the time of as many execs. A graph with conditional or
+  // memory nodes, which CUDA does not embed, has none.
+  std::size_t copies = 0;
 };
 
 // What: owns a cudaGraphExec_t and holds what the graph holds: instantiation takes the references
@@ -106,16 +111,29 @@ class ESCROW_API graph_exec {
   // then throws group_busy; inside this thread's it throws usage_error. Source: cudaGraphLaunch.
   void launch(stream_ref stream, source_location where = source_location::current());
 
-  // Uploads the exec to the device before its first launch on `stream`. Throws std::bad_alloc and
-  // cuda_error, which names cudaEventRecord if the exec, with conditional nodes, was uploaded but
-  // not recorded: the destructor may then block other threads. Source: cudaGraphUpload.
+  // Enqueues `times` runs, one after another, as so many calls of launch() do, but that what these
+  // wait for and record comes once. With instantiate_options::copies, each call of CUDA enqueues
+  // copies() of them, which saves the GPU time between small graphs; what remains is launched one
+  // by one. 0: does nothing. Throws as launch(); after a cuda_error that names cudaGraphLaunch and
+  // says how many runs were enqueued, these run.
+  void launch_many(stream_ref stream, std::size_t times,
+                   source_location where = source_location::current());
+
+  // The runs that launch_many() enqueues at once: 1 without the option, if CUDA embeds no such
+  // graph, after set(), which cannot change the copies, until the next update(), or if moved from.
+  [[nodiscard]] std::size_t copies() const noexcept;
+
+  // Uploads the exec, and its copies, to the device before a first launch on `stream`. Throws
+  // std::bad_alloc and cuda_error, which names cudaEventRecord if the exec, with conditional nodes,
+  // was uploaded but not recorded: the destructor may then block other threads. Source:
+  // cudaGraphUpload.
   void upload(stream_ref stream, source_location where = source_location::current());
 
   // From the next launch on, runs `source`, which must have the same nodes and edges, and holds
   // what `source` holds; the previous references are released after the launches in flight.
-  // `bodies` as in the options. On failure throws cuda_error, which names the node that does not
-  // fit, std::bad_alloc, or usage_error as the constructor, and exec, graph and references are
-  // unchanged. Source: cudaGraphExecUpdate.
+  // `bodies` as in the options; the copies are made anew. On failure throws cuda_error, which names
+  // the node that does not fit, std::bad_alloc, or usage_error as the constructor, and exec, graph
+  // and references are unchanged. Source: cudaGraphExecUpdate.
   void update(graph_ref source, std::vector<cudaGraph_t> const& bodies = {},
               source_location where = source_location::current());
 
@@ -170,6 +188,9 @@ class ESCROW_API stream_launcher {
   // cudaStreamPerThread, which depend on the current device. It is so also while another exec or
   // hoisted::launch() shares with it what is written. Source: cudaGraphLaunch.
   void launch(source_location where = source_location::current());
+
+  // The same with graph_exec::launch_many().
+  void launch_many(std::size_t times, source_location where = source_location::current());
 
   // Records the launches so far, if they are not recorded. If that fails, waits until they are
   // done. Throws usage_error if the stream is being captured; cuda_error if both fail. It can be
