@@ -93,6 +93,9 @@ TABLES = {
          [in_turns(f"relaunch_throughput_{word}", ">= 0.99", "throughput_of_bare", word) for word in SIZES]),
         ("the same by a stream_launcher",
          [in_turns("relaunch_throughput_lazy_k1", ">= 0.99", "throughput_of_bare", "k1", "lazy")]),
+        ("the same by `launch_many`, with 64 copies",
+         [in_turns(f"launch_many_throughput_{word}", goal, "throughput_of_bare", word, "many")
+          for word, goal in (("k1", ">= 2"), ("k8", ">= 1.15"), ("k64", NO_GOAL))]),
         ("CUDA's user object adds to each launch in a long row",
          [figure(f"user_object_row_extra_us_k{n}", NO_GOAL, difference(f"{USER}{n} time", f"{USER}{n} bare_us"), f"k{n}", "us")
           for n in (8, 64, 512)]),
@@ -102,6 +105,11 @@ TABLES = {
          [in_turns(f"relaunch_burst_{word}", NO_GOAL, "host_burst_of_bare", word) for word in KERNELS]),
         ("over 200 launches (k512: 32), over the bare graph's; neither blocks", [host(word, word) for word in KERNELS]),
         ("the same by a stream_launcher", [host(f"lazy_{word}", word, "lazy", "<= 1.05") for word in ("k1", "k8", "k64")]),
+        ("the same by `launch_many`, with 64 copies",
+         [host(f"many_{word}", word, "many", NO_GOAL) for word in ("k1", "k8", "k64")]),
+        ("what a copy takes: time to instantiate, and device memory, of a graph of 8 kernels",
+         [figure("copy_us", NO_GOAL, "copies/kernels:8 us_of_copy", "time", "us"),
+          figure("copy_kib", NO_GOAL, "copies/kernels:8 device_kib_of_copy", "memory", "KiB")]),
         ("the same with 4,096 owners in the graph", [host("4096_objects", "k8", "escrow_4096_objects")]),
         ("in bursts of 16, CUDA's user object over Escrow",
          [figure(f"user_object_over_escrow_burst_k{n}", NO_GOAL,

@@ -40,6 +40,21 @@ relaunch_form make_lazy(cudaStream_t stream, shape const& of) {
           .launch = [=](cudaStream_t) { launcher->launch(); }};
 }
 
+// The graph of make_escrow(), launched many times by one call.
+constexpr std::size_t copies = 64;
+
+relaunch_form make_many(cudaStream_t stream, shape const& of) {
+  auto const around = std::make_shared<pooled_blocks>();
+  auto const exec = std::make_shared<graph_exec>(pooled_shape(*around, stream, of),
+                                                 instantiate_options{.copies = copies});
+  test::must(exec->is_bare(), "the exec is bare");
+  return {.settle = [=] { settle(around->deleter); },
+          .launch = [=](cudaStream_t on) { exec->launch(on); },
+          .launch_many = [=](cudaStream_t on,
+                             int times) { exec->launch_many(on, static_cast<std::size_t>(times)); },
+          .upload = [=](cudaStream_t on) { exec->upload(on); }};
+}
+
 using form_arm = arm<relaunch_form(cudaStream_t stream, shape const& of)>;
 
 constexpr form_arm forms[]{
@@ -47,6 +62,7 @@ constexpr form_arm forms[]{
     {"bare_again", &make_bare},
     {"escrow", &make_escrow<0>},
     {"lazy", &make_lazy},
+    {"many", &make_many},
     {"escrow_4096_objects", &make_escrow<4096>},
     {"user_object", &make_user_object},
 };
@@ -148,6 +164,31 @@ void update(benchmark::State& state) {
   later.report(state);
 }
 
+// What copies take: time to instantiate, over an exec without any, and memory of the device.
+void copies_cost(benchmark::State& state, int many) {
+  graph_maker make;
+  turns taken;
+  double kib = 0;
+  repeat(state, [&] {
+    make.settle();
+    graph const source = make.ours({});
+    std::optional<graph_exec> none, all;
+    double const before = free_device_bytes();
+    double const us = taken.add_us(
+        [&] { none.emplace(source); },
+        [&] {
+          all.emplace(source, instantiate_options{.copies = static_cast<std::size_t>(many)});
+        });
+    all->upload(make.stream.get());
+    test::must(cudaStreamSynchronize(make.stream));
+    kib = (before - free_device_bytes()) / 1024;
+    return us;
+  });
+  taken.report(state);
+  state.counters.insert(
+      {{"us_of_copy", (taken.other() - taken.plain()) / many}, {"device_kib_of_copy", kib / many}});
+}
+
 // The exec has been launched and is the last to hold the owners, so all of them are released within
 // the call.
 void destroy(benchmark::State& state) {
@@ -175,6 +216,9 @@ void register_all(settings const& how) {
     }
   }
   for (sized_shape const& each : {line_1, line_8, line_64}) add_form(how, "lazy", each);
+  for (sized_shape const& each : {line_1, line_8, line_64}) add_form(how, "many", each);
+  add("copies/kernels:8", {how.choose(3, 1), how.choose(3, 1), benchmark::kMicrosecond},
+      &copies_cost, how.choose(1024, 8));
   add_form(how, "escrow_4096_objects", line_8);
   int const launches_max = how.choose(1200, 4);
   for (std::string const name : {"bare", "escrow", "user_object"}) {

@@ -7,6 +7,7 @@ namespace escrow::bench {
 namespace {
 
 void launch(relaunch_form const& form, cudaStream_t stream, int launches) {
+  if (form.launch_many) return form.launch_many(stream, launches);
   for (int i = 0; i < launches; ++i) form.launch(stream);
 }
 

@@ -24,6 +24,8 @@ struct relaunch_form {
   // Enqueues one run of the work. This and the next are destroyed before the one above, which keeps
   // what the exec needs.
   launch_call launch;
+  // If it has one: enqueues so many runs.
+  std::function<void(cudaStream_t stream, int times)> launch_many{};
   // Copies what launch() needs to the device ahead of it.
   launch_call upload = [](cudaStream_t) {};
   graph_facts facts{};
@@ -31,6 +33,7 @@ struct relaunch_form {
   // The last call; the stream must be idle.
   void end() {
     launch = upload = nullptr;
+    launch_many = nullptr;
     if (settle) settle();
   }
 };
