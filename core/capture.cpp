@@ -23,12 +23,11 @@ void detail::refuse_capture(char const* call, cudaError_t status) {
 }
 
 relaxed_capture_scope::relaxed_capture_scope(source_location where) {
-  check(cudaThreadExchangeStreamCaptureMode(&previous_), "cudaThreadExchangeStreamCaptureMode",
-        where);
+  check(exchange_capture_mode(previous_), "cudaThreadExchangeStreamCaptureMode", where);
 }
 
 relaxed_capture_scope::~relaxed_capture_scope() {
-  retry_cleanup([this] { return cudaThreadExchangeStreamCaptureMode(&previous_); });
+  retry_cleanup([this] { return exchange_capture_mode(previous_); });
 }
 
 }  // namespace escrow::inline v0_1

@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <type_traits>
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
@@ -25,6 +26,7 @@
 #include "escrow/detail/cuda12.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/last_error.hpp"
+#include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
 namespace {
@@ -57,9 +59,8 @@ class driver_function {
   constexpr driver_function(char const* name, int since) noexcept : name_(name), since_(since) {}
 
   // The driver's answer; nothing if the runtime is to be called instead.
-  template <class... Given>
-  std::optional<cudaError_t> operator()(cudaStream_t stream, Given... given) noexcept {
-    if (is_ambiguous(stream)) return std::nullopt;
+  std::optional<cudaError_t> operator()(Parameters... given) noexcept {
+    if (depends_on_device(given...)) return std::nullopt;
     // Relaxed: a function publishes nothing, and all threads find the same one.
     pointer function = found_.load(std::memory_order_relaxed);
     if (function == nullptr) [[unlikely]] {
@@ -72,6 +73,12 @@ class driver_function {
   }
 
  private:
+  template <class First, class... Others>
+  static bool depends_on_device(First first, Others... /*others*/) noexcept {
+    if constexpr (std::is_same_v<First, CUstream>) return is_ambiguous(first);
+    return false;
+  }
+
   // Null if there is none, and if CUDA cannot be asked now: in one of its callbacks, or while the
   // caller has an error, which a search that fails would replace.
   pointer look_up() noexcept {
@@ -109,6 +116,10 @@ constinit driver_function<CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph
                           CUgraphNode const**, CUgraphEdgeData const**, std::size_t*>
     stream_capture_info("cuStreamGetCaptureInfo", 12030);
 constinit driver_function<CUstream, unsigned long long*> stream_get_id("cuStreamGetId", 12000);
+constinit driver_function<CUgraphNode, CUgraphNodeType*> graph_node_get_type("cuGraphNodeGetType",
+                                                                             10000);
+constinit driver_function<CUstreamCaptureMode*> thread_exchange_mode(
+    "cuThreadExchangeStreamCaptureMode", 10010);
 
 }  // namespace
 
@@ -122,15 +133,33 @@ void end_destroy_callbacks() noexcept {
 
 cudaError_t query_is_capturing(cudaStream_t stream, cudaStreamCaptureStatus& status) noexcept {
   CUstreamCaptureStatus found = CU_STREAM_CAPTURE_STATUS_NONE;
-  auto const answer = stream_is_capturing(stream, stream, &found);
+  auto const answer = stream_is_capturing(stream, &found);
   if (!answer) return answered_by_runtime(cudaStreamIsCapturing(stream, &status));
   status = static_cast<cudaStreamCaptureStatus>(found);
   return *answer;
 }
 
 cudaError_t detail::query_stream_id(cudaStream_t stream, unsigned long long& id) noexcept {
-  auto const answer = stream_get_id(stream, stream, &id);
+  auto const answer = stream_get_id(stream, &id);
   return answer ? *answer : cudaStreamGetId(stream, &id);
+}
+
+cudaError_t query_type(cudaGraphNode_t node, cudaGraphNodeType& type) noexcept {
+  CUgraphNodeType found{};
+  auto const answer = graph_node_get_type(node, &found);
+  if (!answer) return cudaGraphNodeGetType(node, &type);
+  static_assert(int{CU_GRAPH_NODE_TYPE_CONDITIONAL} == int{cudaGraphNodeTypeConditional});
+  static_assert(int{CU_GRAPH_NODE_TYPE_GRAPH} == int{cudaGraphNodeTypeGraph});
+  type = static_cast<cudaGraphNodeType>(found);
+  return *answer;
+}
+
+cudaError_t exchange_capture_mode(cudaStreamCaptureMode& mode) noexcept {
+  auto its = static_cast<CUstreamCaptureMode>(mode);
+  auto const answer = thread_exchange_mode(&its);
+  if (!answer) return cudaThreadExchangeStreamCaptureMode(&mode);
+  mode = static_cast<cudaStreamCaptureMode>(its);
+  return *answer;
 }
 
 cudaError_t detail::query_capture(cudaStream_t stream, capture_info& info,
@@ -142,7 +171,7 @@ cudaError_t detail::query_capture(cudaStream_t stream, capture_info& info,
   cuuint64_t id = 0;
   CUgraphEdgeData const* edges = nullptr;
   std::optional<cudaError_t> answer =
-      stream_capture_info(stream, stream, &status, &id, &graph, &found.nodes, &edges, &found.count);
+      stream_capture_info(stream, &status, &id, &graph, &found.nodes, &edges, &found.count);
   if (answer) [[likely]] {
     static_assert(sizeof(CUgraphEdgeData) == sizeof(cudaGraphEdgeData));
     found.edges = reinterpret_cast<cudaGraphEdgeData const*>(edges);  // as the runtime does

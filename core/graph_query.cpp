@@ -19,6 +19,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/detail/cuda12.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/driver.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -141,7 +142,7 @@ bool ends_after(cudaGraphNode_t node, cudaGraphEdgeData const& edge) {
   if (is_full_dependency(edge)) return true;
   if (edge.from_port != cudaGraphKernelNodePortProgrammatic) return false;
   cudaGraphNodeType type{};
-  check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
+  check(query_type(node, type), "cudaGraphNodeGetType");
   return type == cudaGraphNodeTypeKernel;
 }
 

@@ -13,6 +13,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/driver.hpp"
 #include "escrow/internal/graph_query.hpp"
 
 namespace escrow::inline v0_1 {
@@ -107,7 +108,7 @@ std::size_t add(graph_shape& shape, cudaGraph_t graph, std::size_t first) {
   std::vector<cudaGraph_t> children;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     cudaGraphNodeType type{};
-    check(cudaGraphNodeGetType(nodes[i], &type), "cudaGraphNodeGetType");
+    check(query_type(nodes[i], type), "cudaGraphNodeGetType");
     append(shape.types, type);
     if (!is_updated_reliably(type)) {
       object(shape, first + i,

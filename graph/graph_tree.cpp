@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "escrow/core/error.hpp"
+#include "escrow/internal/driver.hpp"
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/reference_set.hpp"
 
@@ -16,7 +17,7 @@ child_graphs children_of(cudaGraph_t graph) {
   child_graphs found;
   for (cudaGraphNode_t const node : nodes_of(graph)) {
     cudaGraphNodeType type{};
-    check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
+    check(query_type(node, type), "cudaGraphNodeGetType");
     if (type == cudaGraphNodeTypeConditional) ++found.conditionals;
     if (type != cudaGraphNodeTypeGraph) continue;
     check(cudaGraphChildGraphNodeGetGraph(node, &found.graphs.emplace_back()),

@@ -150,6 +150,18 @@ CUresult CUDAAPI cuda_driver_capture_info(CUstream handle, CUstreamCaptureStatus
 CUresult CUDAAPI cuda_driver_stream_id(CUstream handle, unsigned long long* id) {
   return as_the_driver([&] { return cudaStreamGetId(handle, id); });
 }
+CUresult CUDAAPI cuda_driver_node_type(CUgraphNode node, CUgraphNodeType* type) {
+  auto found = cudaGraphNodeTypeEmpty;
+  CUresult const result = as_the_driver([&] { return cudaGraphNodeGetType(node, &found); });
+  *type = static_cast<CUgraphNodeType>(found);
+  return result;
+}
+CUresult CUDAAPI cuda_driver_exchange_mode(CUstreamCaptureMode* mode) {
+  auto its = static_cast<cudaStreamCaptureMode>(*mode);
+  CUresult const result = as_the_driver([&] { return cudaThreadExchangeStreamCaptureMode(&its); });
+  *mode = static_cast<CUstreamCaptureMode>(its);
+  return result;
+}
 CUresult CUDAAPI cuda_driver_kernel_params(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
   return driver_call("cuGraphKernelNodeGetParams", [&](state&) {
     auto const* const kernel = node == nullptr ? nullptr : std::get_if<kernel_work>(&node->what);
@@ -201,6 +213,9 @@ void* find_function(std::string_view symbol, int version) {
       entry{"cuStreamIsCapturing", 10000, reinterpret_cast<void*>(&cuda_driver_is_capturing)},
       entry{"cuStreamGetCaptureInfo", 12030, reinterpret_cast<void*>(&cuda_driver_capture_info)},
       entry{"cuStreamGetId", 12000, reinterpret_cast<void*>(&cuda_driver_stream_id)},
+      entry{"cuGraphNodeGetType", 10000, reinterpret_cast<void*>(&cuda_driver_node_type)},
+      entry{"cuThreadExchangeStreamCaptureMode", 10010,
+            reinterpret_cast<void*>(&cuda_driver_exchange_mode)},
       entry{"cuStreamGetCtx", 9020, reinterpret_cast<void*>(&cuda_driver_stream_context)},
       entry{"cuCtxGetId", 12000, reinterpret_cast<void*>(&cuda_driver_context_id)},
       entry{"cuCtxPushCurrent", 4000, reinterpret_cast<void*>(&cuda_driver_push_context)},

@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "build_graph.hpp"
 #include "capturing.hpp"
 #include "graph_nodes.hpp"
 
@@ -102,6 +103,43 @@ TEST_F(DriverCalls, TellTheIdOfAStreamAsTheRuntimeDoes) {
   ASSERT_EQ(id_of(stream, &id), CUDA_SUCCESS);
   must(cudaStreamGetId(stream, &told));
   EXPECT_EQ(id, told);
+}
+
+TEST_F(DriverCalls, TellTheTypeOfANodeAsTheRuntimeDoes) {
+  auto* const type_of =
+      found<CUresult(CUDAAPI*)(CUgraphNode, CUgraphNodeType*)>("cuGraphNodeGetType", 10000);
+  owned_graph const graph = make_graph();
+  owned_graph const child = tiny_graph();
+  add_child(graph, child);
+  add_kernel(graph, tiny_call());
+  add_conditional(graph);
+  cudaGraphNode_t empty = nullptr;
+  must(cudaGraphAddEmptyNode(&empty, graph, nullptr, 0));
+  cudaEvent_t const recorded = event;
+  must(cudaGraphAddEventRecordNode(&empty, graph, nullptr, 0, recorded));
+  std::vector<cudaGraphNode_t> nodes(node_count(graph));
+  std::size_t count = nodes.size();
+  must(cudaGraphGetNodes(graph, nodes.data(), &count));
+  for (cudaGraphNode_t const each : nodes) {
+    CUgraphNodeType by_driver{};
+    cudaGraphNodeType by_runtime{};
+    EXPECT_EQ(type_of(each, &by_driver), CUDA_SUCCESS);
+    must(cudaGraphNodeGetType(each, &by_runtime));
+    EXPECT_EQ(static_cast<int>(by_driver), static_cast<int>(by_runtime));
+  }
+}
+
+TEST_F(DriverCalls, ExchangeTheModeThatTheRuntimeHas) {
+  auto* const exchange =
+      found<CUresult(CUDAAPI*)(CUstreamCaptureMode*)>("cuThreadExchangeStreamCaptureMode", 10010);
+  auto by_runtime = cudaStreamCaptureModeThreadLocal;
+  must(cudaThreadExchangeStreamCaptureMode(&by_runtime));
+  EXPECT_EQ(by_runtime, cudaStreamCaptureModeGlobal) << "a thread begins so";
+  CUstreamCaptureMode by_driver = CU_STREAM_CAPTURE_MODE_RELAXED;
+  EXPECT_EQ(exchange(&by_driver), CUDA_SUCCESS);
+  EXPECT_EQ(by_driver, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  must(cudaThreadExchangeStreamCaptureMode(&by_runtime));
+  EXPECT_EQ(by_runtime, cudaStreamCaptureModeRelaxed);
 }
 
 TEST_F(DriverCalls, WorkOnAThreadThatHasNoContext) {

@@ -117,7 +117,7 @@ TEST_F(Devices, ArePutBackByAScope) {
   EXPECT_EQ(current_device(), 0);
 }
 
-TEST(RelaxedCaptureScope, PutsBackEachMode) {
+void expect_each_mode_is_put_back() {
   for (cudaStreamCaptureMode const found : all_capture_modes) {
     thread_mode_scope const set(found);
     try {
@@ -130,6 +130,15 @@ TEST(RelaxedCaptureScope, PutsBackEachMode) {
     }
     EXPECT_EQ(thread_mode(), found);
   }
+}
+
+TEST(RelaxedCaptureScope, PutsBackEachMode) {
+  std::thread([] {
+    expect_each_mode_is_put_back();
+    owned_stream const stream = make_stream();
+    EXPECT_TRUE(capture_of(stream).is_none());  // from now on the driver is asked
+    expect_each_mode_is_put_back();
+  }).join();
 }
 
 // Events: owned, borrowed, kept for reuse; and the last error of the caller, which stays.

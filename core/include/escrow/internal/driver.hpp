@@ -17,6 +17,9 @@ namespace escrow::inline v0_1 {
 [[nodiscard]] cudaError_t query_is_capturing(cudaStream_t stream,
                                              cudaStreamCaptureStatus& status) noexcept;
 
+// As cudaGraphNodeGetType, of the same kind.
+[[nodiscard]] cudaError_t query_type(cudaGraphNode_t node, cudaGraphNodeType& type) noexcept;
+
 // From now on, and until as many ends, the calling thread may run destroy callbacks.
 void begin_destroy_callbacks() noexcept;
 void end_destroy_callbacks() noexcept;

@@ -9,6 +9,10 @@
 
 namespace escrow::inline v0_1 {
 
+// As cudaThreadExchangeStreamCaptureMode, by the driver where it may be: see driver.cpp. The
+// runtime has the driver's mode. Any thread.
+cudaError_t exchange_capture_mode(cudaStreamCaptureMode& mode) noexcept;
+
 // Makes a cleanup call (destroy, free, release, restore), with up to two retries: a failed call has
 // released nothing, and would leak it. Not after a sticky fault, which every call reports whether
 // it succeeded or not. Returns the last status. Any thread.
@@ -27,7 +31,7 @@ cudaError_t retry_cleanup(Call call) noexcept {
 template <std::invocable Call>
 cudaError_t retry_cleanup_relaxed(Call call) noexcept {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  auto const exchange = [&mode] { return cudaThreadExchangeStreamCaptureMode(&mode); };
+  auto const exchange = [&mode] { return exchange_capture_mode(mode); };
   cudaError_t const relaxed = retry_cleanup(exchange);
   cudaError_t const status = retry_cleanup(call);
   if (relaxed == cudaSuccess) retry_cleanup(exchange);
