@@ -77,7 +77,7 @@ using namespace escrow::sim::model;  // What this file gives C names to.
 extern "C" {
 
 cudaError_t CUDARTAPI cudaGetDevice(int* device) {
-  return call(__func__, outlives_fault, [&](api_call& c) {
+  return call(__func__, outlives_fault | without_context, [&](api_call& c) {
     if (device == nullptr) return cudaErrorInvalidValue;
     *device = c.me.device;
     return cudaSuccess;
@@ -85,16 +85,17 @@ cudaError_t CUDARTAPI cudaGetDevice(int* device) {
 }
 
 cudaError_t CUDARTAPI cudaSetDevice(int device) {
-  return call(__func__, outlives_fault, [&](api_call& c) {
+  return call(__func__, outlives_fault | without_context, [&](api_call& c) {
     if (!is_device(c.s, device)) return cudaErrorInvalidDevice;
-    c.me.device = device;
+    c.me.device = c.me.chosen_device = device;
+    if (c.me.pushed_count != 0) c.me.pushed[c.me.pushed_count - 1] = device;
     c.make_context();
     return fault();
   });
 }
 
 cudaError_t CUDARTAPI cudaGetDeviceCount(int* count) {
-  return call(__func__, in_callbacks | outlives_fault, [&](api_call& c) {
+  return call(__func__, in_callbacks | outlives_fault | without_context, [&](api_call& c) {
     if (count == nullptr) return cudaErrorInvalidValue;
     *count = c.s.how.devices;
     return cudaSuccess;
@@ -111,7 +112,7 @@ cudaError_t CUDARTAPI cudaDeviceSynchronize() {
 }
 
 cudaError_t CUDARTAPI cudaDeviceReset() {
-  return call(__func__, outlives_fault, [](api_call& c) {
+  return call(__func__, outlives_fault | without_context, [](api_call& c) {
     auto const device = c.me.device;
     if (auto const error = forbid_all(c, device); error != cudaSuccess) return error;
     block_on(c.lock, device_tails(device), c.name);
@@ -121,7 +122,7 @@ cudaError_t CUDARTAPI cudaDeviceReset() {
 }
 
 cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr, int device) {
-  return call(__func__, outlives_fault, [&](api_call& c) {
+  return call(__func__, outlives_fault | without_context, [&](api_call& c) {
     if (value == nullptr) return cudaErrorInvalidValue;
     if (!is_device(c.s, device)) return cudaErrorInvalidDevice;
     return attribute(attr, *value);
@@ -129,7 +130,7 @@ cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr, in
 }
 
 cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* prop, int device) {
-  return call(__func__, outlives_fault, [&](api_call& c) {
+  return call(__func__, outlives_fault | without_context, [&](api_call& c) {
     if (prop == nullptr) return cudaErrorInvalidValue;
     if (!is_device(c.s, device)) return cudaErrorInvalidDevice;
     *prop = cudaDeviceProp{};
@@ -145,7 +146,7 @@ cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* prop, int device) 
 }
 
 cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* version) {
-  return call(__func__, in_callbacks | outlives_fault, [&](api_call&) {
+  return call(__func__, in_callbacks | outlives_fault | without_context, [&](api_call&) {
     if (version == nullptr) return cudaErrorInvalidValue;
     *version = CUDART_VERSION;
     return cudaSuccess;

@@ -42,16 +42,11 @@ CUresult CUDAAPI graph_id(CUgraph handle, unsigned* id) {
 CUcontext context_of(int device) {
   return reinterpret_cast<CUcontext>(&the().devices[static_cast<std::size_t>(device)]);
 }
-// The calling thread's; allocates nothing, as the driver's functions throw nothing.
-struct context_stack {
-  std::array<CUcontext, 16> pushed{};
-  std::size_t count = 0;
-};
-context_stack& contexts() {
-  static thread_local context_stack mine;
-  return mine;
+int device_of(state const& s, CUcontext context) {
+  int device = 0;
+  while (device < s.how.devices && context_of(device) != context) ++device;
+  return device;
 }
-
 // For a function of the driver that does what one of the runtime does, and is counted and let fail
 // as that one. The runtime's last error stays. It answers in callbacks, too (measured); not where
 // the runtime is stepped, which runs them on the program's own thread, where no library could tell.
@@ -65,7 +60,9 @@ CUresult as_the_driver(Call runtime) {
     ++the().calls_in_callbacks;
     if (!the().how.stepped) me.in_callback = 0;
   }
+  me.asks_driver = true;
   cudaError_t const status = runtime();
+  me.asks_driver = false;
   me.in_callback = callbacks;
   me.last_error = kept;
   return static_cast<CUresult>(status);
@@ -75,8 +72,8 @@ CUresult as_the_driver(Call runtime) {
 template <class Body>
 CUresult driver_call(char const* name, Body body) {
   api_call c(name);
-  cudaError_t const admitted = c.admit(outlives_fault);
-  return admitted == cudaSuccess ? body(c.s) : static_cast<CUresult>(admitted);
+  cudaError_t const admitted = c.admit(outlives_fault | without_context);
+  return admitted == cudaSuccess ? body(c) : static_cast<CUresult>(admitted);
 }
 
 }  // namespace
@@ -84,7 +81,7 @@ CUresult driver_call(char const* name, Body body) {
 // Exported, under names that begin like those of the runtime: see escrow_sim's CMakeLists.txt.
 extern "C" {
 CUresult CUDAAPI cuda_driver_stream_context(CUstream handle, CUcontext* context) {
-  return driver_call("cuStreamGetCtx", [&](state&) {
+  return driver_call("cuStreamGetCtx", [&](api_call&) {
     if (context == nullptr || is_default_stream(handle)) return CUDA_ERROR_INVALID_HANDLE;
     auto const stream = find_made_stream("cuStreamGetCtx", handle);
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -94,33 +91,50 @@ CUresult CUDAAPI cuda_driver_stream_context(CUstream handle, CUcontext* context)
 }
 // Of a device's only context: never another device's.
 CUresult CUDAAPI cuda_driver_context_id(CUcontext context, unsigned long long* id) {
-  return driver_call("cuCtxGetId", [&](state& s) {
+  return driver_call("cuCtxGetId", [&](api_call& c) {
     if (context == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *id = 1;
-    for (int device = 0; device < s.how.devices && context_of(device) != context; ++device) ++*id;
+    *id = static_cast<unsigned long long>(device_of(c.s, context)) + 1;
     return CUDA_SUCCESS;
   });
 }
+// It stays: the runtime keeps one, too.
+CUresult CUDAAPI cuda_driver_retain_context(CUcontext* context, CUdevice device) {
+  return driver_call("cuDevicePrimaryCtxRetain", [&](api_call& c) {
+    if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (device < 0 || device >= c.s.how.devices) return CUDA_ERROR_INVALID_DEVICE;
+    if (fault() != cudaSuccess) return static_cast<CUresult>(fault());
+    c.s.devices[static_cast<std::size_t>(device)].has_context = true;
+    *context = context_of(device);
+    return CUDA_SUCCESS;
+  });
+}
+CUresult CUDAAPI cuda_driver_release_context(CUdevice device) {
+  return driver_call("cuDevicePrimaryCtxRelease", [&](api_call& c) {
+    return device < 0 || device >= c.s.how.devices ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+  });
+}
+// The runtime's current device is that of the context.
 CUresult CUDAAPI cuda_driver_push_context(CUcontext context) {
-  return driver_call("cuCtxPushCurrent", [&](state&) {
-    if (contexts().count == contexts().pushed.size()) return CUDA_ERROR_OUT_OF_MEMORY;
-    contexts().pushed[contexts().count++] = context;
+  return driver_call("cuCtxPushCurrent", [&](api_call& c) {
+    if (c.me.pushed_count == c.me.pushed.size()) return CUDA_ERROR_OUT_OF_MEMORY;
+    c.me.device = c.me.pushed[c.me.pushed_count++] = device_of(c.s, context);
     return CUDA_SUCCESS;
   });
 }
 CUresult CUDAAPI cuda_driver_pop_context(CUcontext* context) {
-  return driver_call("cuCtxPopCurrent", [&](state&) {
-    if (contexts().count == 0) return CUDA_ERROR_INVALID_CONTEXT;
-    *context = contexts().pushed[--contexts().count];
+  return driver_call("cuCtxPopCurrent", [&](api_call& c) {
+    auto& count = c.me.pushed_count;
+    if (count == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    *context = context_of(c.me.pushed[--count]);
+    c.me.device = count == 0 ? c.me.chosen_device : c.me.pushed[count - 1];
     return CUDA_SUCCESS;
   });
 }
-// Of a context that was pushed; the runtime's current device is not known here.
+// Of a context that was pushed.
 CUresult CUDAAPI cuda_driver_context_device(CUdevice* device) {
-  return driver_call("cuCtxGetDevice", [&](state&) {
-    if (contexts().count == 0) return CUDA_ERROR_INVALID_CONTEXT;
-    *device = 0;
-    while (context_of(*device) != contexts().pushed[contexts().count - 1]) ++*device;
+  return driver_call("cuCtxGetDevice", [&](api_call& c) {
+    if (c.me.pushed_count == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    *device = c.me.device;
     return CUDA_SUCCESS;
   });
 }
@@ -163,7 +177,7 @@ CUresult CUDAAPI cuda_driver_exchange_mode(CUstreamCaptureMode* mode) {
   return result;
 }
 CUresult CUDAAPI cuda_driver_kernel_params(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
-  return driver_call("cuGraphKernelNodeGetParams", [&](state&) {
+  return driver_call("cuGraphKernelNodeGetParams", [&](api_call&) {
     auto const* const kernel = node == nullptr ? nullptr : std::get_if<kernel_work>(&node->what);
     if (kernel == nullptr || params == nullptr) return CUDA_ERROR_INVALID_VALUE;
     auto const& [grid, block] = std::pair(kernel->shape.gridDim, kernel->shape.blockDim);
@@ -178,7 +192,7 @@ CUresult CUDAAPI cuda_driver_kernel_params(CUgraphNode node, CUDA_KERNEL_NODE_PA
 }
 CUresult CUDAAPI cuda_driver_kernel_attribute(CUgraphNode node, CUlaunchAttributeID id,
                                               CUlaunchAttributeValue* value) {
-  return driver_call("cuGraphKernelNodeGetAttribute", [&](state&) {
+  return driver_call("cuGraphKernelNodeGetAttribute", [&](api_call&) {
     auto const* const kernel = node == nullptr ? nullptr : std::get_if<kernel_work>(&node->what);
     cudaLaunchAttributeValue read{};
     if (kernel == nullptr || value == nullptr || !read_attribute(*kernel, id, read))
@@ -218,6 +232,9 @@ void* find_function(std::string_view symbol, int version) {
             reinterpret_cast<void*>(&cuda_driver_exchange_mode)},
       entry{"cuStreamGetCtx", 9020, reinterpret_cast<void*>(&cuda_driver_stream_context)},
       entry{"cuCtxGetId", 12000, reinterpret_cast<void*>(&cuda_driver_context_id)},
+      entry{"cuDevicePrimaryCtxRetain", 7000, reinterpret_cast<void*>(&cuda_driver_retain_context)},
+      entry{"cuDevicePrimaryCtxRelease", 11000,
+            reinterpret_cast<void*>(&cuda_driver_release_context)},
       entry{"cuCtxPushCurrent", 4000, reinterpret_cast<void*>(&cuda_driver_push_context)},
       entry{"cuCtxPopCurrent", 4000, reinterpret_cast<void*>(&cuda_driver_pop_context)},
       entry{"cuCtxGetDevice", 2000, reinterpret_cast<void*>(&cuda_driver_context_device)}};
@@ -235,7 +252,7 @@ using namespace escrow::sim::model;  // What this file gives C names to.
 extern "C" {
 
 cudaError_t CUDARTAPI cudaDriverGetVersion(int* version) {
-  return call(__func__, in_callbacks | outlives_fault, [&](api_call& c) {
+  return call(__func__, in_callbacks | outlives_fault | without_context, [&](api_call& c) {
     if (version == nullptr) return cudaErrorInvalidValue;
     *version = driver_version(c.s);
     return cudaSuccess;
@@ -246,7 +263,7 @@ cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(char const* symbol, void*
                                                        unsigned int version,
                                                        unsigned long long flags,
                                                        cudaDriverEntryPointQueryResult* result) {
-  return call(__func__, outlives_fault, [&](api_call& c) {
+  return call(__func__, outlives_fault | without_context, [&](api_call& c) {
     if (symbol == nullptr || function == nullptr || flags > cudaEnablePerThreadDefaultStream)
       return cudaErrorInvalidValue;
     *function = find_function(symbol, std::min(driver_version(c.s), static_cast<int>(version)));

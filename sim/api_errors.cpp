@@ -202,7 +202,7 @@ char const* find(std::span<entry const> table, cudaError_t error, char const* ot
 // A device's own failure is never cleared.
 cudaError_t last_error(bool clear) {
   return call(clear ? "cudaGetLastError" : "cudaPeekAtLastError",
-              in_callbacks | outlives_fault | never_failed, [&](api_call& c) {
+              in_callbacks | outlives_fault | never_failed | without_context, [&](api_call& c) {
                 auto const error = c.me.last_error;
                 if (clear && error != fault()) c.me.last_error = cudaSuccess;
                 return error;

@@ -79,7 +79,7 @@ cudaError_t CUDARTAPI cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t s
 }
 
 cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event) {
-  return call(__func__, in_callbacks, [&](api_call& c) {
+  return call(__func__, in_callbacks | without_context, [&](api_call& c) {
     std::shared_ptr<event_state> what;
     if (auto const error = get_event(c, event, what); error != cudaSuccess) return error;
     if (auto const error = may_ask(c, *what); error != cudaSuccess) return error;
@@ -88,7 +88,7 @@ cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event) {
 }
 
 cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t event) {
-  return call(__func__, ordinary, [&](api_call& c) {
+  return call(__func__, without_context, [&](api_call& c) {
     std::shared_ptr<event_state> what;
     if (auto const error = get_event(c, event, what); error != cudaSuccess) return error;
     if (auto const error = may_ask(c, *what); error != cudaSuccess) return error;

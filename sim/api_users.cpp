@@ -9,7 +9,7 @@ extern "C" {
 cudaError_t CUDARTAPI cudaUserObjectCreate(cudaUserObject_t* out, void* argument,
                                            cudaHostFn_t destroy, unsigned int references,
                                            unsigned int flags) {
-  return call(__func__, in_callbacks | outlives_fault, [&](api_call& c) {
+  return call(__func__, in_callbacks | outlives_fault | without_context, [&](api_call& c) {
     // CUDA insists on the flag: nobody can wait for the destructor.
     if (out == nullptr || destroy == nullptr || references == 0 ||
         flags != cudaUserObjectNoDestructorSync) {
@@ -24,7 +24,7 @@ cudaError_t CUDARTAPI cudaUserObjectCreate(cudaUserObject_t* out, void* argument
 }
 
 cudaError_t CUDARTAPI cudaUserObjectRetain(cudaUserObject_t handle, unsigned int count) {
-  return call(__func__, in_callbacks | outlives_fault, [&](api_call&) {
+  return call(__func__, in_callbacks | outlives_fault | without_context, [&](api_call&) {
     auto* const object = find_object(handle);
     if (object == nullptr || count == 0) return cudaErrorInvalidValue;
     object->references += count;
@@ -33,7 +33,7 @@ cudaError_t CUDARTAPI cudaUserObjectRetain(cudaUserObject_t handle, unsigned int
 }
 
 cudaError_t CUDARTAPI cudaUserObjectRelease(cudaUserObject_t handle, unsigned int count) {
-  return call(__func__, in_callbacks | outlives_fault, [&](api_call& c) {
+  return call(__func__, in_callbacks | outlives_fault | without_context, [&](api_call& c) {
     auto const* const object = find_object(handle);
     if (object == nullptr || count == 0) return cudaErrorInvalidValue;
     let_go(handle, object->id, count, c.reclaimed);

@@ -86,9 +86,8 @@ cudaError_t api_call::admit(unsigned which) {
   if ((which & never_failed) == 0) {
     if (auto const error = injected(); error != cudaSuccess) return error;
   }
-  if ((which & (outlives_fault | frees)) != 0) return cudaSuccess;
-  make_context();
-  return fault();
+  if ((which & without_context) == 0 && !me.asks_driver) make_context();
+  return (which & (outlives_fault | frees)) != 0 ? cudaSuccess : fault();
 }
 
 void api_call::make_context() {

@@ -18,6 +18,9 @@ enum rules : unsigned {
   frees = 4,
   // Fault injection leaves it alone.
   never_failed = 8,
+  // Makes no context on the current device. Nearly all others do, also those about another device's
+  // things (measured on two H100s).
+  without_context = 16,
 };
 
 // One API call from its entry to its return; holds the state's mutex in between.

@@ -3,6 +3,8 @@
 
 #include "objects.hpp"
 
+#include <array>
+#include <cstddef>
 #include <map>
 #include <string>
 
@@ -11,11 +13,16 @@ namespace escrow::sim::model {
 struct thread_record {
   std::uint64_t number = 0;
   std::uint64_t epoch = 0;
-  int device = 0;
+  int device = 0;  // the current one: that of the newest pushed context, or the chosen one
+  int chosen_device = 0;
+  std::array<int, 16> pushed{};  // the devices of contexts that the driver was given
+  std::size_t pushed_count = 0;
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   // Inside a destructor or a host function; counts, because one can lead to another.
   int in_callback = 0;
+  // In a function of the driver that does what one of the runtime does.
+  bool asks_driver = false;
   // The operation whose kernel body this thread is running.
   op* kernel = nullptr;
   // cudaStreamPerThread, by device.

@@ -87,7 +87,8 @@ statements const unrecorded{{"cudaEventCreateWithFlags", deferred},
                             {"cudaStreamGetCaptureInfo", deferred},
                             {"cudaStreamGetId", deferred},
                             {"cudaGetDevice", deferred},
-                            {"cudaSetDevice", deferred},
+                            {"cuDevicePrimaryCtxRetain", deferred},
+                            {"cuCtxPushCurrent", deferred},
                             {"operator new", deferred}};
 statements const reported{{"*", "errors at the end of a lease go to the deleter's on_error"}};
 

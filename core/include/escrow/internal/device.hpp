@@ -39,8 +39,9 @@ inline void check_driver(int result, char const* call) {
 [[nodiscard]] bool is_in_use(int device) noexcept;
 
 // Sets the calling thread's current device and restores the previous one on destruction, on the
-// same thread. Capture-safe. The constructor throws cuda_error and then has changed nothing.
-// Exported for adapters.
+// same thread: pushes the device's primary context, since cudaSetDevice back would make a context
+// on a device that the thread never used (measured). Capture-safe. The constructor throws
+// cuda_error and then has changed nothing. Exported for adapters.
 class [[nodiscard]] ESCROW_API device_scope {
  public:
   explicit device_scope(int device);
@@ -48,8 +49,9 @@ class [[nodiscard]] ESCROW_API device_scope {
   ~device_scope();
 
  private:
-  int previous_ = 0;
-  bool changed_ = false;
+  int device_;
+  int previous_;
+  bool is_pushed_ = false;
 };
 
 // A sticky fault affects the whole process: from then on every call returns it, for any device (the
