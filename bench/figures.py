@@ -74,9 +74,10 @@ def load(threads, streams=1, migrating=0):
     return f"claim/threads:{threads}/streams:{streams}/migrating:{migrating}"
 
 
-def over_escrow(pattern, suffix, goals):
-    """RMM's memory resources' time over that of Escrow's, in the same rounds, on 8 threads."""
-    return [figure(f"rmm_{arm}_over_escrow{suffix}", goal, f"resource/{pattern}/threads:8/streams:1 rmm_{arm}_of_escrow",
+def over_escrow(pattern, threads, suffix, goals):
+    """RMM's memory resources' time over that of Escrow's, in the same rounds."""
+    return [figure(f"rmm_{arm}_over_mr_{suffix}", goal,
+                   f"resource/{pattern}/threads:{threads}/streams:1 rmm_{arm}_of_escrow",
                    arm.replace("_", " ")) for arm, goal in zip(("pool", "pool_on_escrow", "arena", "cuda_async"), goals)]
 
 
@@ -90,7 +91,8 @@ def exec_set_bytes(m):
 TABLES = {
     "gpu": [
         ("launches/s in a long row, over the bare graph's",
-         [in_turns(f"relaunch_throughput_{word}", ">= 0.99", "throughput_of_bare", word) for word in SIZES]),
+         [in_turns(f"relaunch_throughput_{word}", ">= 0.97" if word == "k1" else ">= 0.99", "throughput_of_bare", word)
+          for word in SIZES]),
         ("the same by a stream_launcher",
          [in_turns("relaunch_throughput_lazy_k1", ">= 0.99", "throughput_of_bare", "k1", "lazy")]),
         ("the same by `launch_many`, with 64 copies",
@@ -103,8 +105,8 @@ TABLES = {
     "host": [
         ("in bursts of 16 launches, over the bare graph's",
          [in_turns(f"relaunch_burst_{word}", NO_GOAL, "host_burst_of_bare", word) for word in KERNELS]),
-        ("over 200 launches (k512: 32), over the bare graph's; neither blocks", [host(word, word) for word in KERNELS]),
-        ("the same by a stream_launcher", [host(f"lazy_{word}", word, "lazy", "<= 1.05") for word in ("k1", "k8", "k64")]),
+        ("over 200 launches (k512: 32), over the bare graph's; neither blocks", [host(word, word, goal="<= 1.15" if word == "k8" else "<= 1.25") for word in KERNELS]),
+        ("the same by a stream_launcher", [host(f"lazy_{word}", word, "lazy", "<= 1.04") for word in ("k1", "k8", "k64")]),
         ("the same by `launch_many`, with 64 copies",
          [host(f"many_{word}", word, "many", NO_GOAL) for word in ("k1", "k8", "k64")]),
         ("what a copy takes: time to instantiate, and device memory, of a graph of 8 kernels",
@@ -176,23 +178,24 @@ TABLES = {
          [figure("scratch_overhead_bytes", "<= 1.25", "claim/scratch_memory over_asked")]),
         ("idle memory that `trim()` gives back to the device",
          [figure("trim_returns", "= 1", "claim/scratch_memory device_of_idle")]),
-        ("claim and release with 16,384 idle free slots",
-         [figure("claim_16384_idle_us", "<= 1", "capture/eager/free_idle:16384 escrow_us", unit="us")]),
+        ("claim and release with 16,384 idle free slots, over the floor on the same streams",
+         [figure("claim_16384_idle_over_floor", "<= 1.6", "capture/eager/free_idle:16384 of_plain")]),
         ("claim for the host and release, of blocks that no work uses",
          [figure("claim_for_host_us", "<= 1", "claim/for_host time", unit="us")]),
         ("`record_stream` of another stream: its wait for the earlier users, and its record at the release",
          [figure("record_stream_us", "<= 2", "claim/record_stream time", unit="us")]),
         ("the end of a lease of a capture while its stream captures another graph",
          [figure("end_in_another_capture_us", "<= 0.5", "claim/end_in_another_capture time", unit="us")]),
-        ("claim and release, 1,024 streams in turn",
-         [figure("claim_1024_streams_us", "<= 1", "capture/eager/streams:1024 escrow_us", unit="us")]),
+        ("claim and release, 1,024 streams in turn, over the floor on the same streams",
+         [figure("claim_1024_streams_over_floor", "<= 1.6", "capture/eager/streams:1024 of_plain")]),
     ],
     "resource": [
         ("allocation and deallocation through `memory_resource`, over claim and release of its pool",
          [figure("mr_claim_over_pool_1t", "<= 1.2", "resource_turns/escrow_over_scratch/on_threads:1 of_base", "1 thread")]),
-        ("RMM's resources over Escrow's, memory of one size, 8 threads",
-         over_escrow("pairs", "_8t", (">= 2", NO_GOAL, NO_GOAL, NO_GOAL))),
-        ("the same, memory of random sizes", over_escrow("random", "_random_8t", [NO_GOAL] * 4)),
+        ("RMM's resources over Escrow's, memory of one size, 1 thread",
+         over_escrow("pairs", 1, "1t", (">= 1.1", NO_GOAL, NO_GOAL, NO_GOAL))),
+        ("the same, 8 threads", over_escrow("pairs", 8, "8t", (">= 2", NO_GOAL, ">= 1.5", NO_GOAL))),
+        ("the same, memory of random sizes", over_escrow("random", 8, "random_8t", (NO_GOAL, NO_GOAL, NO_GOAL, ">= 12"))),
         ("nodes that allocate or free, in a graph with a reduction of CUB",
          [figure("cub_memory_nodes", "= 0", "cub_relaunch/escrow memory_nodes", "Escrow's resource", "nodes"),
           figure("cub_default_memory_nodes", NO_GOAL, "cub_relaunch/memory_nodes memory_nodes", "CUB's default", "nodes")]),
@@ -205,7 +208,7 @@ TABLES = {
     "capture": [
         ("claim and release in a capture, beyond the kernel: 256 claims",
          [figure(f"captured_claim_extra_us_{n}_branches", goal, captured_claims(n, 256), word, "us")
-          for (n, word), goal in zip(BRANCHES.items(), ("<= 1.0", "<= 1.5"))]),
+          for (n, word), goal in zip(BRANCHES.items(), ("<= 0.6", "<= 0.8"))]),
         ("the same of 16,384 claims, over that of 256",
          [figure(f"captured_claim_growth_{n}_branches", "<= 1.3",
                  ratio(captured_claims(n, 16_384), captured_claims(n, 256)), word) for n, word in BRANCHES.items()]),
@@ -220,8 +223,8 @@ TABLES = {
          [figure(f"{operation}_64_extra_us", "<= 10", f"objects64/{operation} extra_us", operation, "us")
           for operation in ("instantiate", "update", "destroy")]),
         ("capture, instantiate, launch and destroy, over plain CUDA",
-         [figure(f"graph_life_over_cuda_{n}t", goal, f"capture/whole/on_threads:{n} of_plain", word)
-          for (n, word), goal in zip(THREADS.items(), ("<= 1.25", "<= 1.15"))]),
+         [figure(f"life_over_plain_{n}t", goal, f"capture/whole/on_threads:{n} of_plain", word)
+          for (n, word), goal in zip(THREADS.items(), ("<= 1.25", "<= 1.1"))]),
         ("identifying a graph that is given as a plain handle",
          [figure(f"identity_{n}_nodes_us", NO_GOAL, difference(identity("plain_handle", n), identity("own_graph", n)),
                  f"{n:,} nodes", "us") for n in (10, 1000, 10000)]),

@@ -9,7 +9,8 @@
 // has answered once. A thread that destroys graphs may run destroy callbacks itself: while it holds
 // a graph_lifetime_lock, the runtime is asked. Not known are callbacks that a thread of the program
 // runs in plain calls without that lock, e.g. cudaUserObjectRelease. That is why records and waits,
-// which would block there, are left to the runtime, which refuses them.
+// which would block there, are left to the runtime, which refuses them, but for a record behind a
+// launch, which the runtime has taken.
 #include "escrow/internal/driver.hpp"
 
 #include <cuda.h>
@@ -116,12 +117,22 @@ constinit driver_function<CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph
                           CUgraphNode const**, CUgraphEdgeData const**, std::size_t*>
     stream_capture_info("cuStreamGetCaptureInfo", 12030);
 constinit driver_function<CUstream, unsigned long long*> stream_get_id("cuStreamGetId", 12000);
+constinit driver_function<CUevent, CUstream> event_record("cuEventRecord", 2000);
 constinit driver_function<CUgraphNode, CUgraphNodeType*> graph_node_get_type("cuGraphNodeGetType",
                                                                              10000);
 constinit driver_function<CUstreamCaptureMode*> thread_exchange_mode(
     "cuThreadExchangeStreamCaptureMode", 10010);
 
 }  // namespace
+
+cudaError_t record_behind(cudaStream_t launched_on, cudaEvent_t event) noexcept {
+  may_be_in_callback &= ~is_unknown;
+  if (!is_ambiguous(launched_on)) {
+    auto const answer = event_record(event, launched_on);
+    if (answer) return *answer;
+  }
+  return cudaEventRecord(event, launched_on);
+}
 
 void begin_destroy_callbacks() noexcept {
   may_be_in_callback += holds_lock;

@@ -11,6 +11,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/driver.hpp"
 #include "escrow/internal/last_error.hpp"
 #include "escrow/internal/never_destroyed.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
@@ -105,10 +106,12 @@ bool is_known_to_fail(int device, cudaStream_t stream) noexcept {
 
 }  // namespace
 
-record_result record_ready(event& ready, int& device, cudaStream_t stream) noexcept {
+record_result record_ready(event& ready, int& device, cudaStream_t stream,
+                           recorded_by whom) noexcept {
   cudaError_t first = cudaSuccess;
   if (!is_known_to_fail(device, stream)) {
-    first = cudaEventRecord(ready.get(), stream);
+    first = whom == recorded_by::launcher ? record_behind(stream, ready.get())
+                                          : cudaEventRecord(ready.get(), stream);
     if (succeeded(first)) return {record_outcome::recorded, first};
   }
   cudaError_t second = first;

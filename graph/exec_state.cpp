@@ -92,7 +92,7 @@ void graph_exec::state::launch_many(stream_ref stream, std::size_t times, char c
   bool const is_due = id != 0 && !is_conditional_ && now_.orders.put_off_end(id, now_.end);
   if (!is_due) {
     if (is_conditional_ && last_launch_ != now_.end) last_launch_ = now_.end;
-    now_.orders.note_launch(stream, now_.end, asked);
+    now_.orders.note_launch(stream, now_.end, asked, recorded_by::launcher);
   }
   check_enqueued(status);
 }

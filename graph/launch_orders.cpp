@@ -43,8 +43,8 @@ void refuse_capturing(char const* call, stream_ref stream, char const* what, cha
   throw usage_error(call, std::string(what) + " is being captured", advice);
 }
 
-cudaError_t record_end(launch_end& end, stream_ref stream) noexcept {
-  record_result const result = record_ready(end.ready, end.device, stream.get());
+cudaError_t record_end(launch_end& end, stream_ref stream, recorded_by whom) noexcept {
+  record_result const result = record_ready(end.ready, end.device, stream.get(), whom);
   if (result.outcome == record_outcome::recorded) {
     end.state = end_state::recorded;
     return cudaSuccess;
@@ -116,7 +116,7 @@ std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
 }
 
 void launch_orders::note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own,
-                                std::uint64_t id) {
+                                std::uint64_t id, recorded_by whom) {
   make_last(own);
   if (is_shared()) {  // only others use the stream's id, and a group's statistics
     for (auto const& each : orders_) {
@@ -127,7 +127,7 @@ void launch_orders::note_launch(stream_ref stream, std::shared_ptr<launch_end> c
     if (id == 0 && succeeded(detail::query_stream_id(stream.get(), asked))) id = asked;
   }
   own->stream = id;
-  cudaError_t const status = record_end(*own, stream);
+  cudaError_t const status = record_end(*own, stream, whom);
   if (status != cudaSuccess && own->stream == 0) {
     unsigned long long asked = 0;  // for those that come to share something with it
     if (succeeded(detail::query_stream_id(stream.get(), asked))) own->stream = asked;

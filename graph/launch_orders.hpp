@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "escrow/core/stream.hpp"
+#include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/reference_set.hpp"
 
 namespace escrow::inline v0_1 {
@@ -41,7 +42,8 @@ class launch_orders {
   std::uint64_t wait_for_last(char const* call, stream_ref stream, launch_end const* same_exec);
   // Something was launched on `stream`: records its end, `own`, for the others: record_end().
   // Throws cuda_error. `id`: the stream's, or 0.
-  void note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own, std::uint64_t id);
+  void note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own, std::uint64_t id,
+                   recorded_by whom = recorded_by::any);
   // The same, if it is known already that its end will not be.
   void lose_launch(cudaError_t why, std::shared_ptr<launch_end> const& own,
                    std::uint64_t id) noexcept;
@@ -85,9 +87,11 @@ class launch_lock {
   launch_orders const& orders_;
 };
 
-// Records the end of the work on the stream, or waits for it if that fails: see end_state. Returns
-// why it is not known if both fail, or the error of a lost device, where nothing runs any more.
-cudaError_t record_end(launch_end& end, stream_ref stream) noexcept;
+// Records the end of the work on the stream, where `whom` may have launched it, or waits for it if
+// that fails: see end_state. Returns why it is not known if both fail, or the error of a lost
+// device, where nothing runs any more.
+cudaError_t record_end(launch_end& end, stream_ref stream,
+                       recorded_by whom = recorded_by::any) noexcept;
 
 // Throws cuda_error, naming `call`, for what the unknown `end` forbids.
 [[noreturn]] void refuse_unknown(char const* call, launch_end const& end, char const* what);

@@ -164,6 +164,9 @@ CUresult CUDAAPI cuda_driver_capture_info(CUstream handle, CUstreamCaptureStatus
 CUresult CUDAAPI cuda_driver_stream_id(CUstream handle, unsigned long long* id) {
   return as_the_driver([&] { return cudaStreamGetId(handle, id); });
 }
+CUresult CUDAAPI cuda_driver_record(CUevent event, CUstream handle) {
+  return as_the_driver([&] { return cudaEventRecord(event, handle); });
+}
 CUresult CUDAAPI cuda_driver_node_type(CUgraphNode node, CUgraphNodeType* type) {
   auto found = cudaGraphNodeTypeEmpty;
   CUresult const result = as_the_driver([&] { return cudaGraphNodeGetType(node, &found); });
@@ -227,6 +230,7 @@ void* find_function(std::string_view symbol, int version) {
       entry{"cuStreamIsCapturing", 10000, reinterpret_cast<void*>(&cuda_driver_is_capturing)},
       entry{"cuStreamGetCaptureInfo", 12030, reinterpret_cast<void*>(&cuda_driver_capture_info)},
       entry{"cuStreamGetId", 12000, reinterpret_cast<void*>(&cuda_driver_stream_id)},
+      entry{"cuEventRecord", 2000, reinterpret_cast<void*>(&cuda_driver_record)},
       entry{"cuGraphNodeGetType", 10000, reinterpret_cast<void*>(&cuda_driver_node_type)},
       entry{"cuThreadExchangeStreamCaptureMode", 10010,
             reinterpret_cast<void*>(&cuda_driver_exchange_mode)},

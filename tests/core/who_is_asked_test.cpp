@@ -2,6 +2,7 @@
 // What tells them apart: a query of the runtime's that fails replaces the caller's last error.
 #include <cstdlib>
 #include <escrow/core.hpp>
+#include <escrow/graph.hpp>
 #include <escrow/internal/driver.hpp>
 #include <escrow/sim.hpp>
 #include <thread>
@@ -156,7 +157,27 @@ void a_search_that_fails_is_made_again() {
   expect_works();
 }
 
+// Also on a thread that asks nothing. A record of the runtime's that fails replaces the caller's
+// last error.
+void the_driver_records_behind_a_launch() {
+  owned_stream const stream = make_stream();
+  graph source = escrow::capture(stream_ref(stream.get()), [](stream_ref on) {
+    deleter::global().retire(on, std::make_shared<int>(1));
+    must(launch_tiny(on.get()));
+  });
+  graph_exec exec(source);
+  exec.launch(stream.get());  // finds the function
+  std::thread([&] {
+    must(cudaGetDeviceCount(nullptr) == cudaErrorInvalidValue, "the thread's own error");
+    sim::fail_call_here("cudaEventRecord", cudaErrorMemoryAllocation);
+    exec.launch(stream.get());
+    must(cudaGetLastError() == cudaErrorInvalidValue, "it was the driver that failed");
+  }).join();
+  must(cudaStreamSynchronize(stream));
+}
+
 std::vector<named_case> const cases = register_cases({
+    {"the_driver_records_behind_a_launch", &the_driver_records_behind_a_launch},
     {"the_driver_is_asked_and_its_functions_are_found_once",
      &the_driver_is_asked_and_its_functions_are_found_once},
     {"the_runtime_is_asked_about_special_streams", &the_runtime_is_asked_about_special_streams},

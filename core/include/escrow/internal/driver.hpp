@@ -20,6 +20,11 @@ namespace escrow::inline v0_1 {
 // As cudaGraphNodeGetType, of the same kind.
 [[nodiscard]] cudaError_t query_type(cudaGraphNode_t node, cudaGraphNodeType& type) noexcept;
 
+// As cudaEventRecord, for a thread that has just enqueued work by the runtime, e.g. by
+// cudaGraphLaunch: so it is in no callback, where the driver would record, and block. From then on
+// the thread's queries go to the driver, too.
+cudaError_t record_behind(cudaStream_t launched_on, cudaEvent_t event) noexcept;
+
 // From now on, and until as many ends, the calling thread may run destroy callbacks.
 void begin_destroy_callbacks() noexcept;
 void end_destroy_callbacks() noexcept;

@@ -52,10 +52,15 @@ struct record_result {
   cudaError_t status;  // the first that was not cudaSuccess
 };
 
+// Who records: a thread that may be in a callback, or one that has just launched on the stream by
+// the runtime.
+enum class recorded_by { any, launcher };
+
 // Records `ready`, an event of `device`, on `stream`. If that fails, retries with a fresh event of
 // the stream's device, which replaces `ready` and `device`: the event may be invalid or of another
 // device. `stream` must not be capturing. Any thread.
-[[nodiscard]] record_result record_ready(event& ready, int& device, cudaStream_t stream) noexcept;
+[[nodiscard]] record_result record_ready(event& ready, int& device, cudaStream_t stream,
+                                         recorded_by whom = recorded_by::any) noexcept;
 
 // Meaning of a cudaEventQuery status. not_yet: not known to be done. done: also if a device is lost
 // and nothing runs any more. gone: will never be known, because the event does not exist (e.g.
