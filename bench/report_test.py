@@ -14,7 +14,7 @@ import run
 from report import Measured, NotMeasured
 
 BENCH = Path(__file__).parent
-COMMITTED = BENCH / "results/h200"
+COMMITTED = BENCH / "results/h100"
 
 
 def runs(name, *values, **counters):
@@ -32,7 +32,7 @@ class CommittedTest(unittest.TestCase):
         self.summary = json.loads((COMMITTED / "summary.json").read_text())
 
     def test_summary(self):
-        self.assertEqual(report.summarize(self.measured), self.summary, "run bench/report.py summary bench/results/h200")
+        self.assertEqual(report.summarize(self.measured), self.summary, "run bench/report.py summary bench/results/h100")
 
     def test_page(self):
         page = (BENCH.parent / "docs/performance.md").read_text()
