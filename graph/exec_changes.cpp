@@ -74,7 +74,8 @@ graph_exec::state::holding graph_exec::state::holding_of(reference_sets const& s
   holding next;
   next.held = hold_all(sets);
   next.orders = launch_orders(next.held);
-  if (!sets.empty() || is_conditional_) next.end = std::make_shared<launch_end>(current_device());
+  if (!sets.empty() || is_conditional_ || row_.is_wanted())
+    next.end = std::make_shared<launch_end>(current_device());
   return next;
 }
 

@@ -26,6 +26,7 @@ class ESCROW_LOCAL exec_row {
   [[nodiscard]] exec_row of(cudaGraph_t graph) const;
   void drop() noexcept;  // from now on there is none
 
+  [[nodiscard]] bool is_wanted() const noexcept { return wanted_ > 1; }
   [[nodiscard]] cudaGraphExec_t exec() const noexcept { return exec_; }  // null: there is none
   // Those of one launch; 1 if there is no exec.
   [[nodiscard]] std::size_t runs() const noexcept { return exec_ == nullptr ? 1 : wanted_; }

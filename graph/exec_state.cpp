@@ -86,14 +86,13 @@ void graph_exec::state::launch_many(stream_ref stream, std::size_t times, char c
   if (times == 0) return;
   if (now_.end == nullptr) return check_enqueued(enqueue(stream, left));
   launch_lock const lock(call, now_.orders);
-  std::uint64_t const asked = now_.orders.wait_for_last(call, stream, now_.end.get());
+  launch_end const* const of_row = row_.is_wanted() ? last_launch_.get() : nullptr;
+  std::uint64_t const asked = now_.orders.wait_for_last(call, stream, now_.end.get(), of_row);
   cudaError_t const status = enqueue(stream, left);
   if (left == times) check_enqueued(status);
+  if ((is_conditional_ || row_.is_wanted()) && last_launch_ != now_.end) last_launch_ = now_.end;
   bool const is_due = id != 0 && !is_conditional_ && now_.orders.put_off_end(id, now_.end);
-  if (!is_due) {
-    if (is_conditional_ && last_launch_ != now_.end) last_launch_ = now_.end;
-    now_.orders.note_launch(stream, now_.end, asked, recorded_by::launcher);
-  }
+  if (!is_due) now_.orders.note_launch(stream, now_.end, asked, recorded_by::launcher);
   check_enqueued(status);
 }
 
@@ -127,6 +126,7 @@ void graph_exec::state::upload(stream_ref stream) {
 // blocks launches, queries and instantiations of all threads (measured); graph_lifetime_lock would,
 // too.
 void graph_exec::state::wait_until_idle() const noexcept {
+  if (!is_conditional_) return;
   for (launch_end const* const end : {last_launch_.get(), last_upload_.get()}) {
     if (end == nullptr || end->state != end_state::recorded) continue;
     retry_cleanup_relaxed([end] { return cudaEventSynchronize(end->ready.get()); });

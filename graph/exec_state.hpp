@@ -93,8 +93,9 @@ class ESCROW_LOCAL graph_exec::state {
   cudaGraphExec_t exec_ = nullptr;
   holding now_;
   bool is_bare_ = false;
-  bool is_conditional_ = false;              // has conditional nodes
-  std::shared_ptr<launch_end> last_launch_;  // of a conditional one; null if there was none
+  bool is_conditional_ = false;  // has conditional nodes
+  // Of a conditional exec, or one with a row: CUDA does not order the two. Null if there was none.
+  std::shared_ptr<launch_end> last_launch_;
   std::unique_ptr<launch_end> last_upload_;  // the same of uploads
   std::weak_ptr<graph_core> source_;
 };

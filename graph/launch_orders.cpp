@@ -88,13 +88,12 @@ launch_orders::~launch_orders() {
 }
 
 std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
-                                           launch_end const* same_exec) {
+                                           launch_end const* same_exec, launch_end const* besides) {
   launch_end const* waited_for = nullptr;
   std::uint64_t own_stream = 0;
-  for (auto const& each : orders_) {
-    launch_end const* const last = each->last.get();
-    if (last == nullptr || last == waited_for || last == same_exec) continue;
-    if (last->state == end_state::none) continue;
+  // Returns whether the stream waits.
+  auto const wait_for = [&](launch_end const* last) {
+    if (last == nullptr || last == waited_for || last->state == end_state::none) return false;
     if (own_stream == 0) {
       // A wait would invalidate a capture, as a launch does.
       refuse_capturing(call, stream, "`stream`",
@@ -102,7 +101,7 @@ std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
       own_stream = stream_id(stream);
     }
     waited_for = last;
-    if (last->stream == own_stream) continue;  // ordered by the stream
+    if (last->stream == own_stream) return false;  // ordered by the stream
     if (last->state == end_state::due) refuse_due(call);
     if (last->state == end_state::unknown) {
       refuse_unknown(call, *last,
@@ -110,7 +109,12 @@ std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
                      "that one before, or that exec again");
     }
     check(cudaStreamWaitEvent(stream.get(), last->ready.get(), 0), "cudaStreamWaitEvent");
-    if (each->group != nullptr) ++each->group->stream_waits;
+    return true;
+  };
+  static_cast<void>(wait_for(besides));
+  for (auto const& each : orders_) {
+    launch_end const* const last = each->last.get();
+    if (last != same_exec && wait_for(last) && each->group != nullptr) ++each->group->stream_waits;
   }
   return own_stream;
 }

@@ -36,10 +36,12 @@ class launch_orders {
 
   // The rest is for the holder of a launch_lock. `call` is the public function, for errors.
 
-  // Makes `stream` wait for the last launches, but for the one whose end is `same_exec`: see
-  // end_state. Throws cuda_error, and usage_error for a capturing stream if it would have to wait,
-  // and if an end is due. Returns the stream's id, if that was needed; else 0.
-  std::uint64_t wait_for_last(char const* call, stream_ref stream, launch_end const* same_exec);
+  // Makes `stream` wait for the last launches, but for the one whose end is `same_exec`, and for
+  // that whose end is `besides`, if it is not null: see end_state. Throws cuda_error, and
+  // usage_error for a capturing stream if it would have to wait, and if an end is due. Returns the
+  // stream's id, if that was needed; else 0.
+  std::uint64_t wait_for_last(char const* call, stream_ref stream, launch_end const* same_exec,
+                              launch_end const* besides = nullptr);
   // Something was launched on `stream`: records its end, `own`, for the others: record_end().
   // Throws cuda_error. `id`: the stream's, or 0.
   void note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own, std::uint64_t id,

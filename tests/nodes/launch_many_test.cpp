@@ -115,6 +115,30 @@ TEST_F(LaunchMany, IsOrderedWithOtherExecsAsOneLaunch) {
   EXPECT_TRUE(have_ended(10));
 }
 
+// CUDA orders launches of one exec on any streams, but the copies are another.
+TEST_F(LaunchMany, IsOrderedWithItselfOnAnotherStream) {
+  graph const holding = captured_behind_flag(*taken);
+  graph const bare = captured_behind_flag([](cudaStream_t) {});
+  for (graph const* const source : {&holding, &bare}) {
+    for (bool const is_updated : {false, true}) {
+      cells.store(1, 0);
+      cells.store(2, 0);
+      flag.lower();
+      graph_exec exec = exec_of(*source);
+      exec.launch(one);
+      ASSERT_TRUE(have_started(1));
+      if (is_updated) exec.update(*source);
+      exec.launch_many(two, 4);
+      exec.launch(three);
+      exec.launch_many(one, 9);
+      EXPECT_TRUE(stays_false([&] { return cells.load(1) > 1; })) << "the launches overlap";
+      flag.raise();
+      EXPECT_TRUE(have_ended(15));
+      sync_all();
+    }
+  }
+}
+
 TEST_F(LaunchMany, UpdateChangesTheCopies) {
   graph_exec exec = exec_of(adding(1));
   expect_runs(exec, 9, 1);

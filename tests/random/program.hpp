@@ -284,7 +284,7 @@ ESCROW_SITUATIONS(
     body_captured_into, body_outlived_its_graph, conditional_exec_launched,
     conditional_exec_gone_in_flight, lease_of_memory_filled_by_a_node, copy_kept_two_owners,
     exec_set_of_another_kind, kept_event_gone, exec_with_events_launched, exec_with_memory_launched,
-    memory_freed_in_another_graph, node_stays_beside_memory_nodes, allocation_failed,
+    row_launched, memory_freed_in_another_graph, node_stays_beside_memory_nodes, allocation_failed,
     released_on_a_blocked_legacy_stream, code_dropped_while_it_runs, code_kept_by_a_node,
     code_unloaded, capture_left_by_an_exception, graphs_shared_an_exec, set_has_several_execs,
     set_switched_in_flight, set_gone_in_flight, slot_shared_by_graphs,

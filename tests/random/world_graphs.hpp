@@ -281,7 +281,8 @@ struct world_graphs : world_retired {
     return is_so;
   }
 
-  // Ways 0 and 1: graph_exec of the `graph`, or else of its handle; 2: of the handle; 3: plain.
+  // Ways 0 and 1: graph_exec of the `graph`, or else of its handle; 2: of the handle; 3: plain. Way
+  // 0: with copies for many launches at once.
   outcome do_instantiate(nth e, nth g, nth way) {
     exec_place& place = execs_[e];
     graph_place& source = graphs_[g];
@@ -298,6 +299,7 @@ struct world_graphs : world_retired {
             instantiate_options chosen;
             if (source.has_memory && way == 1)
               chosen.flags = cudaGraphInstantiateFlagAutoFreeOnLaunch;
+            if (way == 0) chosen.copies = 2;
             place.own.emplace(*source.own, chosen);
           }
         });

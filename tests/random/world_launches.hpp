@@ -77,7 +77,7 @@ struct world_launches : world_graphs {
   }
   static constexpr std::chrono::nanoseconds turn_wait_max = std::chrono::seconds(10);
 
-  // Ways 1 and 3: with work of its own behind it.
+  // Ways 1 and 3: with work of its own behind it; 2 and 3: three runs at once.
   outcome do_launch(nth e, nth s, nth way) {
     return execs_[e].bound ? skipped : launch_on(e, s, way);
   }
@@ -108,9 +108,10 @@ struct world_launches : world_graphs {
         place.plain == nullptr && (is_another_due(place) || is_elsewhere(place));
     bool const& may_refuse_by_then = place.bound ? mine_->has_met : is_any_due_;
     // Memory that is there already, or is not there to be freed.
+    std::size_t const times = way >= 2 && !place.has_memory ? 3 : 1;
     auto const act = [&] {
-      if (place.own) return place.own->launch(streams_[s].handle);
-      if (place.bound) return place.bound->launch();
+      if (place.own) return place.own->launch_many(streams_[s].handle, times);
+      if (place.bound) return place.bound->launch_many(times);
       escrow::check(cudaGraphLaunch(place.plain, streams_[s].handle), "cudaGraphLaunch");
     };
     outcome const result =
@@ -123,6 +124,7 @@ struct world_launches : world_graphs {
     for (entry& each : model_.execs[e].held) each.launched = true;
     for (claimer_place& each : claimers_) each.has_launch = each.has_launch || each.stream == s;
     meet(exec_with_memory_launched, place.has_memory);
+    meet(row_launched, place.own && times > 1 && place.own->copies() > 1);
     meet(exec_with_events_launched, place.has_events);
     meet(conditional_exec_launched, place.is_conditional);
     meet(plain_exec_launched, place.plain != nullptr);

@@ -114,8 +114,9 @@ class ESCROW_API graph_exec {
   // Enqueues `times` runs, one after another, as so many calls of launch() do, but that what these
   // wait for and record comes once. With instantiate_options::copies, each call of CUDA enqueues
   // copies() of them, which saves the GPU time between small graphs; what remains is launched one
-  // by one. 0: does nothing. Throws as launch(); after a cuda_error that names cudaGraphLaunch and
-  // says how many runs were enqueued, these run.
+  // by one. As without copies, no two runs overlap, on any streams. 0: does nothing. Throws as
+  // launch(); after a cuda_error that names cudaGraphLaunch and says how many runs were enqueued,
+  // these run.
   void launch_many(stream_ref stream, std::size_t times,
                    source_location where = source_location::current());
 
