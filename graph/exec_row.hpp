@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <limits>
 
 #include "escrow/version.hpp"
 
@@ -14,6 +15,9 @@ namespace escrow::inline v0_1 {
 // Thread safety: as graph_exec. Capture: capture-safe.
 class ESCROW_LOCAL exec_row {
  public:
+  static constexpr std::size_t runs_max = std::numeric_limits<std::ptrdiff_t>::max();
+  static constexpr std::size_t copies_max = std::size_t{1} << 20;
+
   // For rows of so many runs; fewer than 2: for none. Of the flags, those that matter to children.
   exec_row(std::size_t runs_wanted, unsigned long long flags) noexcept
       : wanted_(runs_wanted), flags_(flags & cudaGraphInstantiateFlagUseNodePriority) {}
@@ -22,7 +26,7 @@ class ESCROW_LOCAL exec_row {
   ~exec_row();
 
   // Another of the same size. `graph` must hold no user objects. There is none if CUDA does not
-  // embed it: it has conditional or memory nodes. Throws cuda_error.
+  // embed it, or not instantiate it twice: it has conditional or memory nodes. Throws cuda_error.
   [[nodiscard]] exec_row of(cudaGraph_t graph) const;
   void drop() noexcept;  // from now on there is none
 

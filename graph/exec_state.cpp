@@ -40,6 +40,10 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
                          references after)
     : row_(options.copies, options.flags) {
   profiler_range const range("escrow: instantiate");
+  if (options.copies > exec_row::copies_max) {
+    throw usage_error(call, "`options.copies` is " + std::to_string(options.copies),
+                      "each takes the memory of an exec: pass 2 to some hundred");
+  }
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of(call, source.get(), source.core(), options.bodies);
   is_bare_ = !survey.lacks_bodies;
@@ -47,10 +51,15 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
   if (source.core() != nullptr) source_ = source.core()->weak_from_this();
   hoist_scope off(call, survey);
   now_ = holding_of(off.sets());
-  row_ = row_.of(source.get());
   {
     graph_lifetime_lock const lock;
     check(cudaGraphInstantiate(&exec_, source.get(), options.flags), "cudaGraphInstantiate");
+  }
+  try {
+    row_ = row_.of(source.get());
+  } catch (...) {
+    destroy_exec(exec_);
+    throw;
   }
   if (after == references::stay_off) off.keep_off(source.core());
   graph_registry::global().note_ordered(now_.held);
@@ -84,6 +93,10 @@ void graph_exec::state::launch_many(stream_ref stream, std::size_t times, char c
       refuse_launch(status, "cudaGraphLaunch", times - left);
   };
   if (times == 0) return;
+  if (times > exec_row::runs_max) {
+    throw usage_error(call, "`times` is " + std::to_string(times),
+                      "pass how often the graph is to run; it looks like a negative number");
+  }
   if (now_.end == nullptr) return check_enqueued(enqueue(stream, left));
   launch_lock const lock(call, now_.orders);
   launch_end const* const of_row = row_.is_wanted() ? last_launch_.get() : nullptr;
@@ -92,7 +105,12 @@ void graph_exec::state::launch_many(stream_ref stream, std::size_t times, char c
   if (left == times) check_enqueued(status);
   if ((is_conditional_ || row_.is_wanted()) && last_launch_ != now_.end) last_launch_ = now_.end;
   bool const is_due = id != 0 && !is_conditional_ && now_.orders.put_off_end(id, now_.end);
-  if (!is_due) now_.orders.note_launch(stream, now_.end, asked, recorded_by::launcher);
+  try {
+    if (!is_due) now_.orders.note_launch(stream, now_.end, asked, recorded_by::launcher);
+  } catch (cuda_error const& unrecorded) {
+    if (left == 0) throw;
+    refuse_launch(unrecorded.status(), "cudaEventRecord", times - left);
+  }
   check_enqueued(status);
 }
 

@@ -89,8 +89,8 @@ class ESCROW_LOCAL graph_exec::state {
   // Enqueues runs until none is `left`, or one fails, and returns CUDA's answer.
   cudaError_t enqueue(stream_ref stream, std::size_t& left) const noexcept;
 
-  exec_row row_;  // before the exec: a constructor that throws destroys it
   cudaGraphExec_t exec_ = nullptr;
+  exec_row row_;
   holding now_;
   bool is_bare_ = false;
   bool is_conditional_ = false;  // has conditional nodes

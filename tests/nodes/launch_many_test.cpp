@@ -241,6 +241,13 @@ TEST_F(LaunchMany, IsRefusedWhereALaunchIs) {
         },
         {"cudaGraphLaunch", "`stream` is being captured"});
   }
+  test::expect_refused(
+      {{"graph_exec::launch_many: ",
+        {"`times` is 18446744073709551615", "negative"},
+        [&] { exec.launch_many(two, static_cast<std::size_t>(-1)); }},
+       {"graph_exec::graph_exec: ", {"`options.copies` is 18446744073709551615"}, [&] {
+          return exec_of(captured_without_cargo(), static_cast<std::size_t>(-1));
+        }}});
   graph_exec const taker(std::move(exec));
   EXPECT_EQ(exec.copies(), 1U);  // NOLINT(bugprone-use-after-move): that is tested
   exec_set set;
@@ -286,6 +293,27 @@ TEST_F(LaunchManyFault, TellsHowManyRunsWereEnqueuedAndKeepsWhatTheyUse) {
     EXPECT_EQ(cells.load(0) - before, enqueued);
     flag.lower();
   }
+}
+
+TEST_F(LaunchManyFault, TellsHowManyRunsWereEnqueuedAlsoIfTheirEndIsNotKnown) {
+  errors_expected = true;
+  lost = 1;
+  owed = 2;
+  {
+    graph_exec exec = exec_of(captured(*taken));
+    sim::fail_call("cudaGraphLaunch", cudaErrorMemoryAllocation, 2);
+    for (char const* const each : {"cudaEventRecord", "cudaStreamSynchronize"}) {
+      sim::fail_call(each, cudaErrorMemoryAllocation, 1, 100);
+    }
+    expect_error<cuda_error>(
+        [&] {
+          exec.launch_many(two, 10);
+          return 0;
+        },
+        {"graph_exec::launch_many: ", "cudaEventRecord", "4 of the runs were enqueued before"});
+    sim::clear_faults();
+  }
+  EXPECT_EQ(worker->stats().leaked, 1U) << "the owner";
 }
 
 TEST_F(LaunchManyFault, OfACallThatMakesTheCopiesLeavesTheGraphAsItWas) {

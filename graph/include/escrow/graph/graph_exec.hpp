@@ -31,7 +31,7 @@ struct instantiate_options {
   std::vector<cudaGraph_t> bodies = {};
   // From 2 on: for launch_many(), instantiates this many runs of the graph, too, as one exec of
   // child nodes, which takes the memory and the time of as many execs. A graph with conditional or
-  // memory nodes, which CUDA does not embed, has none.
+  // memory nodes, which CUDA does not embed, has none. Not for kernels that the device updates.
   std::size_t copies = 0;
 };
 
@@ -71,7 +71,8 @@ class ESCROW_API graph_exec {
   ~graph_exec();
 
   // The CUDA handle, not owning; null if moved from. A plain launch of it is not ordered with other
-  // execs, and its end is not recorded: keep this object alive until then.
+  // execs, and its end is not recorded: keep this object alive until then. Plain calls that change
+  // it do not change its copies, which launch_many() runs.
   [[nodiscard]] cudaGraphExec_t get() const noexcept;
 
   // Whether Escrow took off every reference set that it knows. If not, the exec is correct, but
@@ -114,9 +115,10 @@ class ESCROW_API graph_exec {
   // Enqueues `times` runs, one after another, as so many calls of launch() do, but that what these
   // wait for and record comes once. With instantiate_options::copies, each call of CUDA enqueues
   // copies() of them, which saves the GPU time between small graphs; what remains is launched one
-  // by one. As without copies, no two runs overlap, on any streams. 0: does nothing. Throws as
-  // launch(); after a cuda_error that names cudaGraphLaunch and says how many runs were enqueued,
-  // these run.
+  // by one. As without copies, no two runs overlap, on any streams: after a launch whose end is not
+  // known, an exec with copies throws cuda_error on another stream than that one's. 0: does
+  // nothing. Throws as launch(); after a cuda_error that names cudaGraphLaunch and says how many
+  // runs were enqueued, these run.
   void launch_many(stream_ref stream, std::size_t times,
                    source_location where = source_location::current());
 
