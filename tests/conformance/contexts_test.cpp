@@ -8,21 +8,14 @@
 
 #include "build_graph.hpp"
 #include "child.hpp"
+#include "driver_function.hpp"
 
 namespace escrow::test {
 namespace {
 
-template <class Function>
-Function found(char const* name, unsigned since) {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  must(cudaGetDriverEntryPointByVersion(name, &function, since, cudaEnableLegacyStream, &result));
-  return reinterpret_cast<Function>(function);
-}
-
 bool is_in_use(int device) {
-  auto* const state_of =
-      found<CUresult(CUDAAPI*)(CUdevice, unsigned*, int*)>("cuDevicePrimaryCtxGetState", 7000);
+  auto* const state_of = driver_function<CUresult(CUDAAPI*)(CUdevice, unsigned*, int*)>(
+      "cuDevicePrimaryCtxGetState", 7000);
   unsigned flags = 0;
   int is_active = 0;
   must(state_of(device, &flags, &is_active) == CUDA_SUCCESS, "the state of a context");
@@ -57,10 +50,11 @@ void expect_context(bool is_made, call made) {
 template <class Inside>
 cudaError_t pushed(Inside inside) {
   auto* const retain =
-      found<CUresult(CUDAAPI*)(CUcontext*, CUdevice)>("cuDevicePrimaryCtxRetain", 7000);
-  auto* const release = found<CUresult(CUDAAPI*)(CUdevice)>("cuDevicePrimaryCtxRelease", 11000);
-  auto* const push = found<CUresult(CUDAAPI*)(CUcontext)>("cuCtxPushCurrent", 4000);
-  auto* const pop = found<CUresult(CUDAAPI*)(CUcontext*)>("cuCtxPopCurrent", 4000);
+      driver_function<CUresult(CUDAAPI*)(CUcontext*, CUdevice)>("cuDevicePrimaryCtxRetain", 7000);
+  auto* const release =
+      driver_function<CUresult(CUDAAPI*)(CUdevice)>("cuDevicePrimaryCtxRelease", 11000);
+  auto* const push = driver_function<CUresult(CUDAAPI*)(CUcontext)>("cuCtxPushCurrent", 4000);
+  auto* const pop = driver_function<CUresult(CUDAAPI*)(CUcontext*)>("cuCtxPopCurrent", 4000);
   CUcontext context = nullptr;
   must(retain(&context, 1) == CUDA_SUCCESS && push(context) == CUDA_SUCCESS, "push");
   int device = -1;
@@ -87,7 +81,7 @@ constexpr call get_id = [](things& its) {
 };
 constexpr call get_id_in_driver = [](things& its) {
   auto* const id_of =
-      found<CUresult(CUDAAPI*)(CUstream, unsigned long long*)>("cuStreamGetId", 12000);
+      driver_function<CUresult(CUDAAPI*)(CUstream, unsigned long long*)>("cuStreamGetId", 12000);
   unsigned long long id = 0;
   return static_cast<cudaError_t>(id_of(its.stream, &id));
 };

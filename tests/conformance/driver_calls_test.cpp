@@ -7,29 +7,23 @@
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
+#include "driver_function.hpp"
 #include "graph_nodes.hpp"
 
 namespace escrow::test {
 namespace {
-
-template <class Function>
-Function found(char const* name, unsigned since) {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  must(cudaGetDriverEntryPointByVersion(name, &function, since, cudaEnableLegacyStream, &result));
-  return reinterpret_cast<Function>(function);
-}
 
 class DriverCalls : public testing::Test {
  protected:
   using capture_state = CUstreamCaptureStatus;
 
   CUresult(CUDAAPI* is_capturing)(CUstream, capture_state*) =
-      found<decltype(is_capturing)>("cuStreamIsCapturing", 10000);
+      driver_function<decltype(is_capturing)>("cuStreamIsCapturing", 10000);
   CUresult(CUDAAPI* capture_info)(CUstream, capture_state*, cuuint64_t*, CUgraph*,
                                   CUgraphNode const**, CUgraphEdgeData const**, std::size_t*) =
-      found<decltype(capture_info)>("cuStreamGetCaptureInfo", 12030);
-  CUresult(CUDAAPI* id_of)(CUstream, unsigned long long*) = found<decltype(id_of)>("cuStreamGetId",
+      driver_function<decltype(capture_info)>("cuStreamGetCaptureInfo", 12030);
+  CUresult(CUDAAPI* id_of)(CUstream,
+                           unsigned long long*) = driver_function<decltype(id_of)>("cuStreamGetId",
                                                                                    12000);
 
   struct told_capture {
@@ -106,8 +100,8 @@ TEST_F(DriverCalls, TellTheIdOfAStreamAsTheRuntimeDoes) {
 }
 
 TEST_F(DriverCalls, TellTheTypeOfANodeAsTheRuntimeDoes) {
-  auto* const type_of =
-      found<CUresult(CUDAAPI*)(CUgraphNode, CUgraphNodeType*)>("cuGraphNodeGetType", 10000);
+  auto* const type_of = driver_function<CUresult(CUDAAPI*)(CUgraphNode, CUgraphNodeType*)>(
+      "cuGraphNodeGetType", 10000);
   owned_graph const graph = make_graph();
   owned_graph const child = tiny_graph();
   add_child(graph, child);
@@ -130,8 +124,8 @@ TEST_F(DriverCalls, TellTheTypeOfANodeAsTheRuntimeDoes) {
 }
 
 TEST_F(DriverCalls, ExchangeTheModeThatTheRuntimeHas) {
-  auto* const exchange =
-      found<CUresult(CUDAAPI*)(CUstreamCaptureMode*)>("cuThreadExchangeStreamCaptureMode", 10010);
+  auto* const exchange = driver_function<CUresult(CUDAAPI*)(CUstreamCaptureMode*)>(
+      "cuThreadExchangeStreamCaptureMode", 10010);
   auto by_runtime = cudaStreamCaptureModeThreadLocal;
   must(cudaThreadExchangeStreamCaptureMode(&by_runtime));
   EXPECT_EQ(by_runtime, cudaStreamCaptureModeGlobal) << "a thread begins so";
