@@ -32,8 +32,8 @@ bool is_in_use(int device) noexcept {
 
 namespace {
 
-// Throws cuda_error.
-struct primary_contexts {
+// Functions of the driver. Throws cuda_error.
+struct context_functions {
   CUresult(CUDAAPI* retain)(CUcontext*,
                             CUdevice) = find_in_driver<decltype(retain)>("cuDevicePrimaryCtxRetain",
                                                                          7000);
@@ -41,35 +41,44 @@ struct primary_contexts {
       find_in_driver<decltype(release)>("cuDevicePrimaryCtxRelease", 11000);
   CUresult(CUDAAPI* push)(CUcontext) = find_in_driver<decltype(push)>("cuCtxPushCurrent", 4000);
   CUresult(CUDAAPI* pop)(CUcontext*) = find_in_driver<decltype(pop)>("cuCtxPopCurrent", 4000);
-
-  static primary_contexts const& of_driver() {
-    static primary_contexts const found;
-    return found;
-  }
 };
+
+context_functions const& driver() {
+  static context_functions const found;
+  return found;
+}
 
 }  // namespace
 
+void push_context(CUctx_st* context) {
+  check_driver(driver().push(context), "cuCtxPushCurrent");
+}
+
+void pop_context() noexcept {
+  CUcontext popped = nullptr;
+  // Not retry_cleanup(), which would clear the runtime's last error.
+  for (int attempt = 0; attempt < 3 && driver().pop(&popped) != CUDA_SUCCESS; ++attempt) {
+  }
+}
+
 device_scope::device_scope(int device) : device_(device), previous_(current_device()) {
   if (previous_ == device) return;
-  primary_contexts const& driver = primary_contexts::of_driver();
   CUcontext context = nullptr;
-  check_driver(driver.retain(&context, device), "cuDevicePrimaryCtxRetain");
-  CUresult const result = driver.push(context);
-  if (result != CUDA_SUCCESS) static_cast<void>(driver.release(device));
-  check_driver(result, "cuCtxPushCurrent");
+  check_driver(driver().retain(&context, device), "cuDevicePrimaryCtxRetain");
+  try {
+    push_context(context);
+  } catch (...) {
+    static_cast<void>(driver().release(device));
+    throw;
+  }
   is_pushed_ = true;
 }
 
 device_scope::~device_scope() {
   if (!is_pushed_) return;
-  primary_contexts const& driver = primary_contexts::of_driver();
-  CUcontext popped = nullptr;
-  // Not retry_cleanup(), which would clear the runtime's last error.
-  for (int attempt = 0; attempt < 3 && driver.pop(&popped) != CUDA_SUCCESS; ++attempt) {
-  }
+  pop_context();
   // The runtime, which has used the context by now, has a reference of its own (measured).
-  static_cast<void>(driver.release(device_));
+  static_cast<void>(driver().release(device_));
   int now = previous_;  // another one if cudaSetDevice was called meanwhile
   if (succeeded(cudaGetDevice(&now)) && now != previous_) {
     retry_cleanup([this] { return cudaSetDevice(previous_); });

@@ -69,24 +69,20 @@ graph_id_function find_graph_id() noexcept {
 
 // Functions of the driver, which harm no capture. The runtime's cudaStreamGetDevice would.
 // Throws cuda_error.
-struct context_functions {
+struct context_queries {
   CUresult(CUDAAPI* of_stream)(CUstream,
                                CUcontext*) = find_in_driver<decltype(of_stream)>("cuStreamGetCtx",
                                                                                  9020);
   CUresult(CUDAAPI* id)(CUcontext, unsigned long long*) = find_in_driver<decltype(id)>("cuCtxGetId",
                                                                                        12000);
-  CUresult(CUDAAPI* push)(CUcontext) = find_in_driver<decltype(push)>("cuCtxPushCurrent", 4000);
-  CUresult(CUDAAPI* pop)(CUcontext*) = find_in_driver<decltype(pop)>("cuCtxPopCurrent", 4000);
   CUresult(CUDAAPI* device)(CUdevice*) = find_in_driver<decltype(device)>("cuCtxGetDevice", 2000);
 };
 
-int device_in_driver(context_functions const& driver, CUcontext context) {
-  check_driver(driver.push(context), "cuCtxPushCurrent");
+int device_in_driver(context_queries const& driver, CUcontext context) {
+  push_context(context);
   CUdevice device = 0;
   CUresult const result = driver.device(&device);
-  // Not retry_cleanup(), which would clear the runtime's last error.
-  for (int attempt = 0; attempt < 3 && driver.pop(&context) != CUDA_SUCCESS; ++attempt) {
-  }
+  pop_context();
   check_driver(result, "cuCtxGetDevice");
   return device;
 }
@@ -127,7 +123,7 @@ int device_of_capturing(stream_ref stream) {
   thread_local std::array<answer, 8> answers{};
   cudaStream_t const handle = stream.get();
   if (is_ambiguous(handle)) return current_device();
-  static context_functions const driver;
+  static context_queries const driver;
   CUcontext context = nullptr;
   unsigned long long id = 0;
   check_driver(driver.of_stream(handle, &context), "cuStreamGetCtx");

@@ -6,6 +6,8 @@
 
 #include "escrow/core/error.hpp"
 
+struct CUctx_st;
+
 namespace escrow::inline v0_1 {
 
 // The function of that name, with the parameters that it had in that CUDA version. Throws
@@ -37,6 +39,12 @@ inline void check_driver(int result, char const* call) {
 // Whether this process has a primary context on `device`; creates none. True if CUDA does not tell.
 // Any thread. Source: cuDevicePrimaryCtxGetState.
 [[nodiscard]] bool is_in_use(int device) noexcept;
+
+// Makes a context of the driver (a CUcontext) current on the calling thread, until it is popped.
+// Capture-safe. The runtime's last error is not touched. Throws cuda_error; popping is tried three
+// times.
+void push_context(CUctx_st* context);
+void pop_context() noexcept;
 
 // Sets the calling thread's current device and restores the previous one on destruction, on the
 // same thread: pushes the device's primary context, since cudaSetDevice back would make a context
