@@ -120,6 +120,8 @@ constinit driver_function<CUstream, unsigned long long*> stream_get_id("cuStream
 constinit driver_function<CUevent, CUstream> event_record("cuEventRecord", 2000);
 constinit driver_function<CUgraphNode, CUgraphNodeType*> graph_node_get_type("cuGraphNodeGetType",
                                                                              10000);
+constinit driver_function<CUgraphNode, CUgraphNode*, CUgraphEdgeData*, std::size_t*>
+    graph_node_get_dependencies("cuGraphNodeGetDependencies", 12030);
 constinit driver_function<CUstreamCaptureMode*> thread_exchange_mode(
     "cuThreadExchangeStreamCaptureMode", 10010);
 
@@ -165,6 +167,14 @@ cudaError_t query_type(cudaGraphNode_t node, cudaGraphNodeType& type) noexcept {
   return *answer;
 }
 
+cudaError_t query_dependencies(cudaGraphNode_t node, cudaGraphNode_t* nodes,
+                               cudaGraphEdgeData* edges, std::size_t& count) noexcept {
+  static_assert(sizeof(CUgraphEdgeData) == sizeof(cudaGraphEdgeData));
+  auto* const its_edges = reinterpret_cast<CUgraphEdgeData*>(edges);  // as the runtime does
+  auto const answer = graph_node_get_dependencies(node, nodes, its_edges, &count);
+  return answer ? *answer : cudaGraphNodeGetDependencies(node, nodes, edges, &count);
+}
+
 cudaError_t exchange_capture_mode(cudaStreamCaptureMode& mode) noexcept {
   auto its = static_cast<CUstreamCaptureMode>(mode);
   auto const answer = thread_exchange_mode(&its);
@@ -184,7 +194,6 @@ cudaError_t detail::query_capture(cudaStream_t stream, capture_info& info,
   std::optional<cudaError_t> answer =
       stream_capture_info(stream, &status, &id, &graph, &found.nodes, &edges, &found.count);
   if (answer) [[likely]] {
-    static_assert(sizeof(CUgraphEdgeData) == sizeof(cudaGraphEdgeData));
     found.edges = reinterpret_cast<cudaGraphEdgeData const*>(edges);  // as the runtime does
   } else {
     auto told = cudaStreamCaptureStatusNone;

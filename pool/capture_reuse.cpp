@@ -8,6 +8,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/cuda12.hpp"
+#include "escrow/internal/driver.hpp"
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "size_class.hpp"
@@ -30,7 +31,7 @@ void for_each_dependency(cudaGraphNode_t node, Found found) {
   boost::container::small_vector<cudaGraphEdgeData, few> edges(few);
   std::size_t count = few;
   auto const ask = [&](cudaGraphNode_t* to, cudaGraphEdgeData* edges_to) {
-    check(cudaGraphNodeGetDependencies(node, to, edges_to, &count), "cudaGraphNodeGetDependencies");
+    check(query_dependencies(node, to, edges_to, count), "cudaGraphNodeGetDependencies");
   };
   ask(earlier.data(), edges.data());
   if (count == few) {  // perhaps there are more
@@ -148,15 +149,16 @@ bool capture_reuse::remove(slot& held, std::uint64_t id, bool is_claim) noexcept
   return true;
 }
 
-bool capture_reuse::is_held_in(slot const& claimed, std::uint64_t id) const noexcept {
+capture_reuse::claim_state capture_reuse::state_of(slot const& claimed,
+                                                   std::uint64_t id) const noexcept {
+  if (id == 0) return {};
   std::lock_guard const lock(mutex_);
-  return claimed.reusable_in_ == id && claimed.claimed_with_->may_be_reused();
-}
-
-bool capture_reuse::is_over(slot const& claimed, std::uint64_t id) const noexcept {
-  std::lock_guard const lock(mutex_);
-  // Another id: the set was released.
-  return claimed.reusable_in_ != id ? claimed.is_capture_over_ : has_capture_ended(claimed);
+  if (claimed.reusable_in_ != id) {  // the set was released
+    return {.capture = id, .is_over = claimed.is_capture_over_};
+  }
+  return {.capture = id,
+          .is_held = claimed.claimed_with_->may_be_reused(),
+          .is_over = has_capture_ended(claimed)};
 }
 
 // After a hoist or a recapture the slots of its graph are still listed.

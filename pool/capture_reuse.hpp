@@ -29,11 +29,9 @@ struct capture_frontier {
   capture_frontier() = default;
   // Throws std::bad_alloc.
   explicit capture_frontier(detail::capture_dependencies const& after) {
-    for (bool const is_full : {true, false}) {
-      for (std::size_t i = 0; i < after.count; ++i) {
-        if (is_full_dependency(after.edges[i]) == is_full) nodes.push_back(after.nodes[i]);
-      }
-      if (is_full) ended = nodes.size();
+    for (std::size_t i = 0; i < after.count; ++i) {
+      nodes.push_back(after.nodes[i]);
+      if (is_full_dependency(after.edges[i])) std::swap(nodes[ended++], nodes.back());
     }
   }
 
@@ -94,12 +92,16 @@ class capture_reuse {
     std::lock_guard const lock(mutex_);
     return !asked.held_by_.empty();
   }
-  // Whether the graph captured as `id` holds the slot for its lease: that was claimed in such a
-  // capture, and the graph was not hoisted or recaptured since.
-  [[nodiscard]] bool is_held_in(slot const& claimed, std::uint64_t id) const noexcept;
-
-  // Whether the capture with that id, in which the slot was claimed, is known to be over.
-  [[nodiscard]] bool is_over(slot const& claimed, std::uint64_t id) const noexcept;
+  // What became of the capture that a lease was claimed in, whose id is `capture`; 0: in none.
+  struct claim_state {
+    std::uint64_t capture = 0;
+    bool is_held = false;  // its graph holds the slot for it, and was not hoisted or recaptured
+    bool is_over = false;  // the capture is known to be over
+    [[nodiscard]] bool is_held_in(std::uint64_t id) const noexcept {
+      return is_held && id == capture;
+    }
+  };
+  [[nodiscard]] claim_state state_of(slot const& claimed, std::uint64_t id) const noexcept;
   // Makes the next work on `stream`, of the capture in which the slot was claimed, depend on the
   // slot's earlier users in that capture. Throws cuda_error, std::bad_alloc; usage_error if they
   // are not in the graph any more.

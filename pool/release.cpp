@@ -40,8 +40,8 @@ stream_use slot_pool::state::unasked(stream_ref stream) const {
   return use;
 }
 
-bool slot_pool::state::is_capture_over(claimed_slot const& lease) const noexcept {
-  return lease.capture_id != 0 && reuse.is_over(*lease.what, lease.capture_id);
+capture_reuse::claim_state slot_pool::state::state_of(claimed_slot const& lease) const noexcept {
+  return reuse.state_of(*lease.what, lease.capture_id);
 }
 
 // How a lease ends:
@@ -52,14 +52,15 @@ bool slot_pool::state::is_capture_over(claimed_slot const& lease) const noexcept
 // -- else                               as release_on() says
 void slot_pool::release(claimed_slot& lease) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
-  if (in.is_capture_over(lease)) return in.release_after_capture(lease);
+  auto const claim = in.state_of(lease);
+  if (claim.is_over) return in.release_after_capture(lease);
   if (is_reclaiming()) return in.release_reclaimed(lease, lease.on);
   require_same_thread(lease.on, "claimed");
   try {
     std::optional<device_scope> device;
     if (is_ambiguous(lease.on.handle)) device.emplace(in.options.device);  // the claiming stream's
     if (lease.local != nullptr && in.release_local(lease)) return;
-    in.release_on(lease, lease.on, true, "lease::release");
+    in.release_on(lease, lease.on, claim, true, "lease::release");
   } catch (cuda_error const& failed) {
     if (failed.status() != cudaErrorNotPermitted || lease.what == nullptr) throw;
     in.release_later(lease, lease.on);
@@ -74,7 +75,7 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream, char const* call
   try {
     stream_use const on = in.unasked(stream);
     if (is_reclaiming()) return in.release_reclaimed(lease, on);
-    in.release_on(lease, on, false, call);
+    in.release_on(lease, on, in.state_of(lease), false, call);
   } catch (cuda_error const& failed) {
     if (failed.status() != cudaErrorNotPermitted || lease.what == nullptr) throw;
     // A default stream is that of the pool's device: a callback has no current one.
@@ -120,7 +121,7 @@ void slot_pool::state::abandon(claimed_slot& lease, bool is_told) noexcept {
     return;
   }
   // Its graph keeps it, and no claim of the capture gets it. Another graph could not hold it.
-  if (!reuse.is_held_in(*lease.what, capture.id) || !leave_to_graph(lease)) slot_pool::leak(lease);
+  if (!state_of(lease).is_held_in(capture.id) || !leave_to_graph(lease)) slot_pool::leak(lease);
 }
 
 bool slot_pool::state::was_told_after_its_capture(slot const& leased) noexcept {
@@ -134,7 +135,8 @@ bool slot_pool::state::was_told_after_its_capture(slot const& leased) noexcept {
 // -- captures something else    is held by that graph, too, and has its records deferred. The
 //                               claiming stream of a lease of a capture: as release_after_capture()
 // -- has an invalidated capture has its records deferred
-void slot_pool::state::release_on(claimed_slot& lease, stream_use on, bool is_claiming_stream,
+void slot_pool::state::release_on(claimed_slot& lease, stream_use on,
+                                  capture_reuse::claim_state const& claim, bool is_claiming_stream,
                                   char const* call) {
   capture_info capture;
   detail::capture_dependencies after;
@@ -164,7 +166,7 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on, bool is_cl
   if (is_over && !capture.is_none()) return release_after_capture(lease);
   // Work on the slot may have been captured. Its own graph does not hold it, if it was hoisted or
   // recaptured since the claim.
-  if (capture.is_active() && !reuse.is_held_in(*lease.what, capture.id)) {
+  if (capture.is_active() && !claim.is_held_in(capture.id)) {
     hold_in_graph(*lease.what, capture, false, {});
   }
   if (is_in_its_own) return release_captured(lease, end);

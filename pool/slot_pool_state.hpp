@@ -135,10 +135,10 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] stream_use unasked(stream_ref stream) const;
   // Whether the lease of a capture was told of a stream outside of captures.
   [[nodiscard]] static bool was_told_after_its_capture(slot const& leased) noexcept;
-  // Whether its capture is known to be over.
-  [[nodiscard]] bool is_capture_over(claimed_slot const& lease) const noexcept;
-  // `is_claiming_stream`: known to be. Else `on` is asked, and may be of another device.
-  void release_on(claimed_slot& lease, stream_use on, bool is_claiming_stream, char const* call);
+  [[nodiscard]] capture_reuse::claim_state state_of(claimed_slot const& lease) const noexcept;
+  // `claim`: state_of(lease). Not `is_claiming_stream`: not known to be; of any device.
+  void release_on(claimed_slot& lease, stream_use on, capture_reuse::claim_state const& claim,
+                  bool is_claiming_stream, char const* call);
   [[nodiscard]] slot& take_used(claimed_slot& lease) noexcept;  // empties the lease
   // Records on `on`, which does not capture. Returns the first failure, already reported.
   cudaError_t release_eager(claimed_slot& lease, stream_use on) noexcept;

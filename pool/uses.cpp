@@ -104,7 +104,7 @@ void slot_pool::state::keep_in_graph(char const* call, claimed_slot const& lease
 // For work that is being captured, with a lease that was not claimed in that capture.
 void slot_pool::state::use_in_capture(char const* call, claimed_slot const& lease,
                                       capture_info const& capture) {
-  if (lease.capture_id != capture.id && !is_capture_over(lease) && is_in_its_capture(lease)) {
+  if (lease.capture_id != capture.id && !state_of(lease).is_over && is_in_its_capture(lease)) {
     refuse_capture(call);
   }
   keep_in_graph(call, lease, capture);
@@ -114,12 +114,11 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream, char
   slot& used = require_slot(call, lease);
   state& in = *used.pool_.state_;
   capture_info const capture = usable_capture_of(call, stream);
-  bool const is_in_its_own =
-      capture.is_active() && in.reuse.is_held_in(used, capture.id);  // its claim's
-  if (capture.is_active() && !is_in_its_own) return in.use_in_capture(call, lease, capture);
-  if (capture.is_none() && !in.is_capture_over(lease) && is_in_its_capture(lease)) {
-    refuse_capture(call);
+  auto const claim = in.state_of(lease);
+  if (capture.is_active() && !claim.is_held_in(capture.id)) {
+    return in.use_in_capture(call, lease, capture);
   }
+  if (capture.is_none() && !claim.is_over && is_in_its_capture(lease)) refuse_capture(call);
   stream_use use = in.unasked(stream);
   if (capture.is_none()) {  // a query would invalidate a capture
     use.id = stream_id(stream);
@@ -149,7 +148,7 @@ void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream, char
   // Also on a known stream: it may capture since, into a graph that does not hold the slot.
   capture_info const capture = usable_capture_of(call, stream);
   state& in = *used.pool_.state_;
-  if (capture.is_active() && !in.reuse.is_held_in(used, capture.id)) {
+  if (capture.is_active() && !in.state_of(lease).is_held_in(capture.id)) {
     return in.use_in_capture(call, lease, capture);
   }
   stream_use const use = in.unasked(stream);

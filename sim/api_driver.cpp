@@ -173,6 +173,11 @@ CUresult CUDAAPI cuda_driver_node_type(CUgraphNode node, CUgraphNodeType* type) 
   *type = static_cast<CUgraphNodeType>(found);
   return result;
 }
+CUresult CUDAAPI cuda_driver_node_dependencies(CUgraphNode node, CUgraphNode* nodes,
+                                               CUgraphEdgeData* edges, std::size_t* count) {
+  auto* const its_edges = reinterpret_cast<cudaGraphEdgeData*>(edges);
+  return as_the_driver([&] { return cudaGraphNodeGetDependencies(node, nodes, its_edges, count); });
+}
 CUresult CUDAAPI cuda_driver_exchange_mode(CUstreamCaptureMode* mode) {
   auto its = static_cast<cudaStreamCaptureMode>(*mode);
   CUresult const result = as_the_driver([&] { return cudaThreadExchangeStreamCaptureMode(&its); });
@@ -232,6 +237,8 @@ void* find_function(std::string_view symbol, int version) {
       entry{"cuStreamGetId", 12000, reinterpret_cast<void*>(&cuda_driver_stream_id)},
       entry{"cuEventRecord", 2000, reinterpret_cast<void*>(&cuda_driver_record)},
       entry{"cuGraphNodeGetType", 10000, reinterpret_cast<void*>(&cuda_driver_node_type)},
+      entry{"cuGraphNodeGetDependencies", 12030,
+            reinterpret_cast<void*>(&cuda_driver_node_dependencies)},
       entry{"cuThreadExchangeStreamCaptureMode", 10010,
             reinterpret_cast<void*>(&cuda_driver_exchange_mode)},
       entry{"cuStreamGetCtx", 9020, reinterpret_cast<void*>(&cuda_driver_stream_context)},

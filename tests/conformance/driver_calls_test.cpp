@@ -3,7 +3,9 @@
 // alone.
 #include <cuda.h>
 
+#include <cstring>
 #include <thread>
+#include <vector>
 
 #include "build_graph.hpp"
 #include "capturing.hpp"
@@ -120,6 +122,39 @@ TEST_F(DriverCalls, TellTheTypeOfANodeAsTheRuntimeDoes) {
     EXPECT_EQ(type_of(each, &by_driver), CUDA_SUCCESS);
     must(cudaGraphNodeGetType(each, &by_runtime));
     EXPECT_EQ(static_cast<int>(by_driver), static_cast<int>(by_runtime));
+  }
+}
+
+TEST_F(DriverCalls, TellTheDependenciesOfANodeAsTheRuntimeDoes) {
+  auto* const dependencies_of =
+      driver_function<CUresult(CUDAAPI*)(CUgraphNode, CUgraphNode*, CUgraphEdgeData*,
+                                         std::size_t*)>("cuGraphNodeGetDependencies", 12030);
+  owned_graph const graph = make_graph();
+  cudaGraphNode_t const early = add_kernel(graph, tiny_call());
+  cudaGraphNode_t const late = add_kernel(graph, tiny_call());
+  cudaGraphNode_t const asked = add_kernel(graph, tiny_call());
+  must(cudaGraphAddDependencies(graph, &early, &asked, &trigger_edge, 1));
+  must(cudaGraphAddDependencies(graph, &late, &asked, nullptr, 1));
+  for (std::size_t const room : {0, 1, 2, 4}) {
+    std::vector<cudaGraphNode_t> by_driver(4);
+    std::vector<CUgraphEdgeData> edges_by_driver(4);
+    std::vector<cudaGraphNode_t> by_runtime(4);
+    std::vector<cudaGraphEdgeData> edges_by_runtime(4);
+    std::size_t driver_count = room;
+    std::size_t runtime_count = room;
+    bool const is_count_alone = room == 0;
+    EXPECT_EQ(dependencies_of(asked, is_count_alone ? nullptr : by_driver.data(),
+                              is_count_alone ? nullptr : edges_by_driver.data(), &driver_count),
+              CUDA_SUCCESS);
+    must(cudaGraphNodeGetDependencies(asked, is_count_alone ? nullptr : by_runtime.data(),
+                                      is_count_alone ? nullptr : edges_by_runtime.data(),
+                                      &runtime_count));
+    EXPECT_EQ(driver_count, runtime_count) << room;
+    EXPECT_EQ(by_driver, by_runtime) << room;
+    EXPECT_EQ(std::memcmp(edges_by_driver.data(), edges_by_runtime.data(),
+                          edges_by_driver.size() * sizeof(CUgraphEdgeData)),
+              0)
+        << room;
   }
 }
 

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
+
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
@@ -17,8 +19,10 @@ namespace escrow::inline v0_1 {
 [[nodiscard]] cudaError_t query_is_capturing(cudaStream_t stream,
                                              cudaStreamCaptureStatus& status) noexcept;
 
-// As cudaGraphNodeGetType, of the same kind.
+// As cudaGraphNodeGetType and cudaGraphNodeGetDependencies, of the same kind.
 [[nodiscard]] cudaError_t query_type(cudaGraphNode_t node, cudaGraphNodeType& type) noexcept;
+[[nodiscard]] cudaError_t query_dependencies(cudaGraphNode_t node, cudaGraphNode_t* nodes,
+                                             cudaGraphEdgeData* edges, std::size_t& count) noexcept;
 
 // As cudaEventRecord, for a thread that has just enqueued work by the runtime, e.g. by
 // cudaGraphLaunch: so it is in no callback, where the driver would record, and block. From then on
