@@ -98,6 +98,8 @@ TABLES = {
         ("the same by `launch_many`, with 64 copies",
          [in_turns(f"launch_many_throughput_{word}", goal, "throughput_of_bare", word, "many")
           for word, goal in (("k1", ">= 2"), ("k8", ">= 1.15"), ("k64", NO_GOAL))]),
+        ("plain CUDA: launches while another exec is uploaded and not launched, over those before",
+         [figure("beside_uploaded_k64", NO_GOAL, "beside_uploaded/kernels:64 of_plain", "k64")]),
         ("CUDA's user object adds to each launch in a long row",
          [figure(f"user_object_row_extra_us_k{n}", NO_GOAL, difference(f"{USER}{n} time", f"{USER}{n} bare_us"), f"k{n}", "us")
           for n in (8, 64, 512)]),

@@ -179,7 +179,7 @@ void copies_cost(benchmark::State& state, int many) {
         [&] {
           all.emplace(source, instantiate_options{.copies = static_cast<std::size_t>(many)});
         });
-    all->upload(make.stream.get());
+    all->launch_many(make.stream.get(), all->copies());
     test::must(cudaStreamSynchronize(make.stream));
     kib = (before - free_device_bytes()) / 1024;
     return us;
@@ -187,6 +187,32 @@ void copies_cost(benchmark::State& state, int many) {
   taken.report(state);
   state.counters.insert(
       {{"us_of_copy", (taken.other() - taken.plain()) / many}, {"device_kib_of_copy", kib / many}});
+}
+
+// A row of launches of plain CUDA while another exec is uploaded but was not launched, over the
+// same row before that. The other's launch ends the difference.
+void beside_uploaded(benchmark::State& state, int launches) {
+  test::owned_stream const stream = test::make_stream();
+  shape const line{"", 1, 64};
+  test::owned_exec const launched = test::instantiate(captured_shape(stream, line));
+  auto const row = [&] {
+    for (int i = 0; i < launches; ++i) test::must(cudaGraphLaunch(launched, stream));
+    test::must(cudaStreamSynchronize(stream));
+  };
+  row();
+  turns taken;
+  repeat(state, [&] {
+    test::owned_exec const other = test::instantiate(captured_shape(stream, line));
+    double const before = us_of(row);
+    test::must(cudaGraphUpload(other, stream));
+    test::must(cudaStreamSynchronize(stream));
+    double const beside = us_of(row);
+    test::must(cudaGraphLaunch(other, stream));
+    test::must(cudaStreamSynchronize(stream));
+    taken.add([&] { return before / launches; }, [&] { return beside / launches; });
+    return beside / launches;
+  });
+  taken.report(state);
 }
 
 // The exec has been launched and is the last to hold the owners, so all of them are released within
@@ -219,6 +245,8 @@ void register_all(settings const& how) {
   for (sized_shape const& each : {line_1, line_8, line_64}) add_form(how, "many", each);
   add("copies/kernels:8", {how.choose(3, 1), how.choose(3, 1), benchmark::kMicrosecond},
       &copies_cost, how.choose(1024, 8));
+  add("beside_uploaded/kernels:64", {how.choose(20, 1), repetitions(how)}, &beside_uploaded,
+      how.choose(200, 2));
   add_form(how, "escrow_4096_objects", line_8);
   int const launches_max = how.choose(1200, 4);
   for (std::string const name : {"bare", "escrow", "user_object"}) {

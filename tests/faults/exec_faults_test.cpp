@@ -74,7 +74,6 @@ void add_launches(rows& add) {
   add("launch a row behind a rival", rows_of, {exec_with_copies, rival, launch_rival}, launch_row);
   step const upload = [](auto& in) { in.exec->upload(in.one); };
   add("upload", runs("graph_exec::upload"), {exec}, upload);
-  add("upload a row", runs("graph_exec::upload"), {exec_with_copies}, upload);
 }
 
 void add_updates(rows& add) {

@@ -25,15 +25,19 @@ class LaunchMany : public world {
     sync(two);
     EXPECT_EQ(cells.load(0) - before, static_cast<int>(times) * value) << times;
   }
-  // The calls of CUDA that so many runs take.
-  static void expect_launches([[maybe_unused]] std::uint64_t expected, auto&& launch) {
+  // The calls of a function of CUDA that `work` makes.
+  static void expect_calls([[maybe_unused]] char const* function,
+                           [[maybe_unused]] std::uint64_t expected, auto&& work) {
 #ifdef ESCROW_TEST_RUNTIME_SIM
-    auto const before = sim::calls("cudaGraphLaunch");
-    launch();
-    EXPECT_EQ(sim::calls("cudaGraphLaunch") - before, expected);
+    auto const before = sim::calls(function);
+    work();
+    EXPECT_EQ(sim::calls(function) - before, expected) << function;
 #else
-    launch();
+    work();
 #endif
+  }
+  static void expect_launches(std::uint64_t expected, auto&& launch) {
+    expect_calls("cudaGraphLaunch", expected, launch);
   }
   [[nodiscard]] graph adding(int value) {
     return captured([&](cudaStream_t on) { must(launch_add(on, cells.data(), value)); });
@@ -70,6 +74,18 @@ TEST_F(LaunchMany, TakesOneCallForItsCopiesAndOneForEachRunThatIsLeft) {
   graph_exec single = exec_of(captured_without_cargo(), 0);
   expect_launches(11, [&] { single.launch_many(two, 11); });
   sync(two);
+}
+
+// One of its execs may never be launched, and what is uploaded and not launched slows all graphs.
+TEST_F(LaunchMany, LeavesTheUploadOfCopiesToTheirLaunches) {
+  graph const source = captured(*taken);
+  graph_exec exec = exec_of(source);
+  expect_calls("cudaGraphUpload", 0, [&] { exec.upload(two); });
+  expect_runs(exec, 9);
+  expect_calls("cudaGraphUpload", 0, [&] { exec.upload(two); });
+  graph_exec single = exec_of(source, 0);
+  expect_calls("cudaGraphUpload", 1, [&] { single.upload(two); });
+  expect_runs(single, 2);
 }
 
 // Each run finds the memory as the one before left it.
