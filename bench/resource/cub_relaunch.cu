@@ -44,7 +44,9 @@ struct reduction {
   device_block input{numbers * sizeof(int)};
   device_block output{sizeof(int)};
   std::optional<device_block> scratch;
-  memory_resource resource{stream_allocator({.label = "cub", .deleter = &deleter})};
+  // Not with braces, for which nvcc 13.0 aborts.
+  memory_resource resource =
+      memory_resource(stream_allocator({.label = "cub", .deleter = &deleter}));
 };
 
 // By plain CUDA calls.
