@@ -52,8 +52,11 @@ capture_reuse::claim_state slot_pool::state::state_of(claimed_slot const& lease)
 // -- else                               as release_on() says
 void slot_pool::release(claimed_slot& lease) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
-  auto const claim = in.state_of(lease);
-  if (claim.is_over) return in.release_after_capture(lease);
+  capture_reuse::claim_state claim;
+  if (lease.capture_id != 0) [[unlikely]] {
+    claim = in.state_of(lease);
+    if (claim.is_over) return in.release_after_capture(lease);
+  }
   if (is_reclaiming()) return in.release_reclaimed(lease, lease.on);
   require_same_thread(lease.on, "claimed");
   try {

@@ -52,7 +52,7 @@ relaunch_form make_many(cudaStream_t stream, shape const& of) {
           .launch = [=](cudaStream_t on) { exec->launch(on); },
           .launch_many = [=](cudaStream_t on,
                              int times) { exec->launch_many(on, static_cast<std::size_t>(times)); },
-          .upload = [=](cudaStream_t on) { exec->upload(on); }};
+          .upload = [=](cudaStream_t on) { exec->launch_many(on, copies + 1); }};  // both execs
 }
 
 using form_arm = arm<relaunch_form(cudaStream_t stream, shape const& of)>;
