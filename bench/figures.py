@@ -188,6 +188,8 @@ TABLES = {
          [figure("record_stream_us", "<= 2", "claim/record_stream time", unit="us")]),
         ("the end of a lease of a capture while its stream captures another graph",
          [figure("end_in_another_capture_us", "<= 0.5", "claim/end_in_another_capture time", unit="us")]),
+        ("claim and release beside 10,000 slots that wait for a record on another stream, over none",
+         [figure("claim_beside_10000_waiting", "<= 1.1", "claim/beside_waiting of_plain")]),
         ("claim and release, 1,024 streams in turn, over the floor on the same streams",
          [figure("claim_1024_streams_over_floor", "<= 1.6", "capture/eager/streams:1024 of_plain")]),
     ],

@@ -265,7 +265,7 @@ void slot_pool::state::wait_for(slot& taken, stream_ref stream, bool is_its_own)
 
 // After it has recorded what was deferred on the stream.
 void slot_pool::state::throw_closed(char const* call, std::string const& label, stream_ref stream) {
-  if (deferred_count.load(std::memory_order_relaxed) != 0) {  // relaxed: see there
+  if (deferred.may_have(stream)) {
     try {
       if (capture_of(stream).is_none()) record_deferred(stream, stream_id(stream));
     } catch (cuda_error const&) {  // the refusal stays

@@ -34,12 +34,6 @@ std::uint64_t bound_of_stream_ids(int device) noexcept {
   return id;
 }
 
-// Whether the stream of `use` was destroyed: `given` has its handle, and is another one.
-bool was_destroyed(stream_use const& use, stream_use const& given) noexcept {
-  if (use.handle != given.handle || is_ambiguous(use.handle) || given.id == 0) return false;
-  return use.id != 0 ? use.id != given.id : given.id >= use.id_below;
-}
-
 }  // namespace
 
 bool slot_pool::state::is_destroyed(stream_use const& use) noexcept {
@@ -101,14 +95,7 @@ void slot_pool::state::finish_release(slot& used) noexcept {
     report_leaked(1, leak_reason::stream_gone);
     return leak(used);
   }
-  {
-    std::lock_guard const lock(deferred_mutex);
-    if (!deferred_is_closed) {
-      deferred.add(used);
-      deferred_count.fetch_add(1, std::memory_order_relaxed);
-      return;
-    }
-  }
+  if (deferred.add(used)) return;
   leak(used);  // the pool was destroyed: no call gives it a stream any more
   report_leaked(1, leak_reason::not_recorded);
 }
@@ -146,27 +133,20 @@ void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_asked) 
 }
 
 void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) noexcept {
-  int device = -1;  // unknown
-  try {
-    device = device_of(stream);
-  } catch (cuda_error const&) {
-  }
-  stream_use const given = use_of(stream, id, device);
-  auto const is_given = [&](stream_use const& use) { return is_same_stream(use, given); };
-  auto const is_gone_now = [&](stream_use const& use) { return was_destroyed(use, given); };
-  std::size_t gone = 0;
-  slot* found = nullptr;
-  {
-    std::lock_guard const lock(deferred_mutex);
-    for (slot* next = deferred.newest(); next != nullptr;) {
-      slot& each = *std::exchange(next, next->older_);
-      each.is_lost_ = std::ranges::any_of(each.unrecorded_, is_gone_now);
-      if (!each.is_lost_ && std::ranges::none_of(each.unrecorded_, is_given)) continue;
-      deferred.remove(each);
-      each.newer_ = std::exchange(found, &each);
-      deferred_count.fetch_sub(1, std::memory_order_relaxed);
+  auto const device_of_stream = [&] {
+    try {
+      return device_of(stream);
+    } catch (cuda_error const&) {
+      return -1;  // unknown
     }
-  }
+  };
+  stream_use given = use_of(stream, id, -1);
+  if (is_ambiguous(given.handle)) given.device = device_of_stream();
+  slot* found = deferred.take(given);
+  if (found == nullptr) return;
+  if (given.device < 0) given.device = device_of_stream();
+  auto const is_given = [&](stream_use const& use) { return is_same_stream(use, given); };
+  std::size_t gone = 0;
   while (found != nullptr) {
     slot& each = *std::exchange(found, found->newer_);
     each.newer_ = nullptr;
@@ -178,7 +158,7 @@ void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) n
     // If nothing but this stream used it, the slot joins its list as the newest. Otherwise a
     // claim must wait for each use: also for the releasing stream's, if that was recorded (then
     // `key_` still is that stream).
-    bool const is_only_user = device == options.device && each.also_ready_.empty() &&
+    bool const is_only_user = given.device == options.device && each.also_ready_.empty() &&
                               std::ranges::all_of(each.unrecorded_, is_given) &&
                               each.key_ == free_lists::own_list_of(each);
     static_cast<void>(record_uses(each, &given));

@@ -91,14 +91,11 @@ pool_stats slot_pool::state::stats(size_class& of) const noexcept {
       .edges_added = edges_added.load(std::memory_order_relaxed),
   };
   std::size_t elsewhere = now.in_graphs;
-  {
-    std::lock_guard const lock(deferred_mutex);
-    for (slot const* each = deferred.oldest(); each != nullptr; each = each->newer_) {
-      if (&each->of_ != &of) continue;
-      ++now.deferred;
-      if (!each->may_be_in_graphs_ || !reuse.is_held(*each)) ++elsewhere;
-    }
-  }
+  deferred.for_each([&](slot const& each) {
+    if (&each.of_ != &of) return;
+    ++now.deferred;
+    if (!each.may_be_in_graphs_ || !reuse.is_held(each)) ++elsewhere;
+  });
   free_lists::counts const free = of.free.count();
   now.idle = free.listed;
   now.hits = free.newest_taken;
@@ -155,12 +152,9 @@ void slot_pool::state::add_holders(size_class& of, std::vector<holder>& all) con
       its.push_back({.label = of.label, .slots = count, .where = {}, .waits_for = stream});
     }
   };
-  {
-    std::lock_guard const lock(deferred_mutex);
-    for (slot const* each = deferred.oldest(); each != nullptr; each = each->newer_) {
-      if (&each->of_ == &of) add_stream(each->unrecorded_.front().handle, 1);
-    }
-  }
+  deferred.for_each([&](slot const& each) {
+    if (&each.of_ == &of) add_stream(each.unrecorded_.front().handle, 1);
+  });
   {
     std::lock_guard const lock(of.locals_mutex);
     for (local_slots const& each : of.locals) {

@@ -135,16 +135,10 @@ void slot_pool::close_and_leave() noexcept {
   if (std::size_t const leaked = in.kept->leak(); leaked != 0) {
     in.report_leaked(leaked, state::leak_reason::not_closed);
   }
-  slot_list left;
-  {
-    std::lock_guard const lock(in.deferred_mutex);
-    left = std::exchange(in.deferred, {});
-    in.deferred_is_closed = true;
-  }
+  slot_list left = in.deferred.close();
   std::size_t leaked = 0;
   while (slot* const unknown = left.oldest()) {
     left.remove(*unknown);
-    in.deferred_count.fetch_sub(1, std::memory_order_relaxed);
     in.leak(*unknown);
     ++leaked;
   }

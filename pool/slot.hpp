@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <boost/intrusive/set_hook.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -34,8 +35,17 @@ struct graph_hold final : slot_reference {
   bool is_claim_ = false;  // the slot was claimed in that capture
 };
 
+// A use of a slot that no event covers yet. Listed in deferred_slots, under its lock, while the
+// slot is there: then it stays where it is.
+struct unrecorded_use : stream_use, boost::intrusive::set_base_hook<> {
+  unrecorded_use(stream_use const& use) noexcept  // NOLINT(google-explicit-constructor)
+      : stream_use(use) {}
+
+  slot* of = nullptr;  // once listed
+};
+
 // A resource's state. Exactly one of these owns it at a time:
-//     a free list | a stream's local_slots | a lease | the pool's list of deferred records | graphs
+//     a free list | a stream's local_slots | a lease | the pool's deferred_slots | graphs
 //     | the worker
 // A lease, or a deferred record in its place, and graphs may hold it together; it is free when the
 // last of them has released it.
@@ -77,7 +87,7 @@ struct slot final : reclaimable {
   bool was_used_ = false;  // handed out before
   // Streams whose work no event covers yet: until the release those given to record_stream(), then
   // those without a record. Has room for two more, so that a release allocates nothing.
-  std::vector<stream_use> unrecorded_;
+  std::vector<unrecorded_use> unrecorded_;
   bool is_lost_ = false;  // such a stream was destroyed: never known to be idle
 
   // Of its lease. An eager one, given to a graph: the number, by the use_clock, of the record of

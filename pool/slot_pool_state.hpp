@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "capture_reuse.hpp"
+#include "deferred_slots.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/internal/deleter_core.hpp"
@@ -184,8 +185,7 @@ struct ESCROW_LOCAL slot_pool::state {
   void cover(slot* oldest, stream_use const& on, bool is_asked) noexcept;
   // In each call with a stream that is not capturing: records what was deferred on it.
   void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
-    // Relaxed: see there.
-    if (deferred_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    if (deferred.may_have(stream)) [[unlikely]]
       record_deferred_on(stream, stream_id);
   }
   void record_deferred_on(stream_ref stream, std::uint64_t stream_id) noexcept;
@@ -348,10 +348,7 @@ struct ESCROW_LOCAL slot_pool::state {
   // Releases by the last retire_unused(). Relaxed: a number.
   std::atomic<std::uint64_t> releases_seen{0};
 
-  // Slots that wait for a record after their lease.
-  mutable std::mutex deferred_mutex;  // guards the two below; held across no CUDA call
-  slot_list deferred;
-  bool deferred_is_closed = false;
+  deferred_slots deferred;
 
   mutable std::mutex leases_mutex;  // guards it; held across no CUDA call
   slot_list leases;                 // if options.track_leases
@@ -382,10 +379,8 @@ struct ESCROW_LOCAL slot_pool::state {
 
   // Read by each claim or release, and seldom written: a cache line, too. Relaxed: a call that
   // misses a change acts on it the next time.
-  // How many slots have a deferred record.
-  alignas(64) std::atomic<std::size_t> deferred_count{0};
   // How many times claims found no other slot than those that local_slots have.
-  std::atomic<std::uint64_t> requests{0};
+  alignas(64) std::atomic<std::uint64_t> requests{0};
   // A concurrent claim may still succeed; its slot is destroyed later. Stored under sizes_mutex.
   std::atomic<bool> is_closed{false};
 

@@ -31,6 +31,11 @@ namespace escrow::inline v0_1 {
   return known.handle == given.handle && known.thread == given.thread &&
          (!is_ambiguous(known.handle) || known.device == given.device) && given.id < known.id_below;
 }
+// Whether the stream of `use` was destroyed: `given` has its handle, and is another one.
+[[nodiscard]] inline bool was_destroyed(stream_use const& use, stream_use const& given) noexcept {
+  if (use.handle != given.handle || is_ambiguous(use.handle) || given.id == 0) return false;
+  return use.id != 0 ? use.id != given.id : given.id >= use.id_below;
+}
 // As detail::query_capture(), but reports an invalidated capture, too, if `stream` is the legacy
 // stream while a blocking stream captures: neither can be recorded on.
 [[nodiscard]] inline cudaError_t query_recordable(

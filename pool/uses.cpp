@@ -126,7 +126,7 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream, char
     in.record_deferred(stream, use.id);
     if (lease.capture_id == 0 && is_same_stream(lease.on, use)) return;
   }
-  std::vector<stream_use>& known = used.unrecorded_;
+  auto& known = used.unrecorded_;
   auto const same =
       std::ranges::find_if(known, [&](auto const& each) { return is_same_stream(each, use); });
   if (same != known.end()) {

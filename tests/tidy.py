@@ -24,7 +24,7 @@ READING_ORDER = {
     " ready_event graph_query",
     "deleter": "use_clock reclaimable retired_object deleter sharing_group launch_order group_lease reference_set graph_registry reachable_allocator release_queue pending_events"
     " recycle_lane object_store wakeup deleter_core group_leases error_report worker pass shared_object kernel_argument",
-    "pool": "slot lease claimer resource_pool free_lists capture_reuse local_slots size_class stream_use search slot_pool_state claim at_limit refuse uses release deferred"
+    "pool": "slot lease claimer resource_pool free_lists capture_reuse local_slots size_class stream_use deferred_slots search slot_pool_state claim at_limit refuse uses release deferred"
     " local_claims captured device_memory scratch_pool sizes lifecycle describe stream_allocator",
     "graph": "graph_core node_changes graph_tree kept_leases graph_survey launch_orders graph hoist graph_exec exec_row exec_state"
     " exec_changes graph_shape exec_set stream_launcher",

@@ -93,6 +93,28 @@ void run_end_in_another_capture(benchmark::State& state) {
   });
 }
 
+// A claim and its release on a stream beside slots that wait for a record on another one, over the
+// same without them.
+void run_beside_waiting(benchmark::State& state, int waiting) {
+  constexpr int pairs = 256;
+  test::owned_stream const stream = test::make_stream(), other = test::make_stream();
+  pooled_ints alone(2), beside(static_cast<std::size_t>(waiting) + 2);
+  std::vector<lease<int>> held;
+  for (int i = 0; i < waiting; ++i) held.push_back(beside.pool.claim(stream_ref(other)));
+  static_cast<void>(capture(stream_ref(other), [&](stream_ref) { held.clear(); }));
+  test::must(beside.pool.stats().deferred == static_cast<std::size_t>(waiting), "all wait");
+  auto const row = [&](pooled_ints& from) {
+    for (int i = 0; i < pairs; ++i) static_cast<void>(from.pool.claim(stream_ref(stream)));
+  };
+  turns taken;
+  repeat(state, [&] {
+    double const us = taken.add_us([&] { row(alone); }, [&] { row(beside); }, pairs);
+    test::must(cudaStreamSynchronize(stream));
+    return us;
+  });
+  taken.report(state);
+}
+
 // What a transformer's layers claim in a run: 16-bit activations, 32-bit scores and logits. Batches
 // of prompts of some lengths, then one token for each of 1 to 64 sequences.
 std::vector<std::size_t> inference_trace() {
@@ -165,6 +187,7 @@ void register_all(settings const& how) {
   add("claim/for_host", {how.choose(100, 2)}, &run_for_host);
   add("claim/record_stream", {how.choose(100, 2)}, &run_record_stream);
   add("claim/end_in_another_capture", {how.choose(100, 2)}, &run_end_in_another_capture);
+  add("claim/beside_waiting", {how.choose(100, 2)}, &run_beside_waiting, how.choose(10'000, 100));
   add("claim/scratch_memory", {how.choose(5, 1)}, run_scratch_memory);
 }
 

@@ -362,5 +362,37 @@ TEST_F(LeaseOnTheWorker, TheEndOfAClaimerLeavesItsSlotsWithoutAnEventToItsStream
   expect_waits_for_record(pool, one);
 }
 
+class DeferredSlots : public pool_world {
+ protected:
+  // The least time that a claim and its release take on `two`.
+  [[nodiscard]] std::chrono::nanoseconds least_time_of_pair(block_pool& pool) {
+    auto least = std::chrono::nanoseconds::max();
+    for (int round = 0; round < 40; ++round) {
+      auto const begin = std::chrono::steady_clock::now();
+      for (int i = 0; i < 20; ++i) static_cast<void>(pool.claim(two));
+      least = std::min(least, std::chrono::steady_clock::now() - begin);
+    }
+    return least;
+  }
+  // Leases of `one` that end while it captures.
+  void defer(block_pool& pool, int count) {
+    std::vector<block_lease> held;
+    for (int i = 0; i < count; ++i) held.push_back(pool.claim(one));
+    static_cast<void>(captured_plainly([&](cudaStream_t) { held.clear(); }));
+  }
+};
+
+TEST_F(DeferredSlots, OfOneStreamCostCallsWithOthersNothing) {
+  constexpr int many = 3000;
+  block_pool pool = make_pool(many + 1);
+  auto const before = least_time_of_pair(pool);
+  defer(pool, many);
+  ASSERT_EQ(pool.stats().deferred, many);
+  // A walk of them takes more than ten times as long.
+  EXPECT_LT(least_time_of_pair(pool), 4 * before);
+  static_cast<void>(pool.claim(one));
+  EXPECT_EQ(pool.stats().deferred, 0U);
+}
+
 }  // namespace
 }  // namespace escrow::test
