@@ -207,7 +207,7 @@ def check_named_tests(all_sources):
         for named in re.findall(r"`([A-Z]\w*\.(?:[A-Z]\w*|\*))`", page.read_text()):
             if named not in tests:
                 yield f"{page.relative_to(ROOT)}: there is no test {named}"
-    for path in [ROOT / "tests/deep.sh", *(ROOT / "tools").glob("*.sh"), *(ROOT / "tools/planted").glob("*.bug")]:
+    for path in [ROOT / "tests/deep.sh", *(ROOT / "tools").glob("*.sh"), *(ROOT / "tests/planted").rglob("*.bug")]:
         text = path.read_text()
         named = set(re.findall(r"^# test: \S+ (?:\*/)?(\w+\.[\w*]+)", text, re.MULTILINE)) - tests
         lists = re.findall(r"tests=\((.*?)\)|^# test: (\S+)|^ +(\w+_test)\) echo", text, re.MULTILINE)

@@ -1,32 +1,34 @@
 #!/usr/bin/env bash
 # Plants one bug at a time in a copy of the tree, and expects the test that the bug names to fail.
-#   tools/planted.sh [NAME...]     the bugs of tools/planted/ whose names begin so (patterns, too), or all
+#   tools/planted.sh [NAME...]     the bugs of tests/planted/ whose names begin so (patterns, too), with or without
+#                                  their part, e.g. pool/ or kept-; or all
 #   tools/planted.sh --list        what there is, without running anything
 # A bug is a file: plant.py beside them says what is in it. Exit status: 0 if each was found; 1 if one was not, if its
 # text is not in the product any more, if it does not build, if there is no such test, or if a test fails without a bug.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-bugs=tools/planted
+bugs=tests/planted
 copy=$PWD/build/planted  # a work tree of its own, whose build folder stays warm
 seconds_max=60           # for one test, unless it says `# seconds:`; a test that hangs has found its bug
 
-header() { sed -n "s/^# $2: //p" "$bugs/$1.bug"; }  # bug name, line
+header() { sed -n "s/^# $2: //p" "$bugs/$1.bug"; }  # bug, line. A bug is part/name
 
 names() {
   local each wanted
-  for each in "$bugs"/*.bug; do
-    each=$(basename "$each" .bug)
+  for each in "$bugs"/*/*.bug; do
+    each=${each#"$bugs"/}
+    each=${each%.bug}
     [ $# = 0 ] && echo "$each"
-    for wanted in "$@"; do [[ $each == $wanted* ]] && echo "$each"; done
+    for wanted in "$@"; do [[ $each == $wanted* || ${each#*/} == $wanted* ]] && echo "$each"; done
   done
 }
 
 list() {
   local each
   for each in $(names "$@"); do
-    printf '%-38s %-12s %s\n' "$each" "$(header "$each" row)" "$(header "$each" bug)"
-    printf '%-38s %-12s   %s\n' "" "" "$(header "$each" test)$(header "$each" none)"
+    printf '%-52s %-12s %s\n' "$each" "$(header "$each" row)" "$(header "$each" bug)"
+    printf '%-52s %-12s   %s\n' "" "" "$(header "$each" test)$(header "$each" none)"
   done
 }
 
@@ -79,7 +81,7 @@ run_test() {
   fi
 }
 
-report() { printf '%-38s %-14s %5s s  %s\n' "$1" "$2" "$3" "$(header "$1" test)$(header "$1" none)"; }
+report() { printf '%-52s %-14s %5s s  %s\n' "$1" "$2" "$3" "$(header "$1" test)$(header "$1" none)"; }
 
 # With each test once before any bug, so that a failure afterwards is the bug's.
 run_without_bugs() {
@@ -104,7 +106,7 @@ run_bug() {
   else
     result=$(run_test "$1")
   fi
-  cp "$log" "$logs/$1.log"
+  cp "$log" "$logs/${1//\//-}.log"
   restore
   case $result in fails | crashes | hangs) ;; *)
     result=${result/passed/NOT FOUND}
@@ -117,7 +119,7 @@ run_bug() {
 main() {
   case ${1:-} in
     --list) shift && list "$@" && exit ;;
-    -*) sed -n '2,6s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    -*) sed -n '2,7s/^# \{0,1\}//p' "$0" && exit 2 ;;
   esac
   mkdir -p build
   exec 9>build/planted.lock
