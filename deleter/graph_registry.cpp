@@ -90,7 +90,7 @@ graph_registry::appended graph_registry::append(std::uint64_t id, cudaGraph_t gr
   entry const* const found = find(graph, id);
   if (found == nullptr) return appended::no_set;
   for (reference_set* const each : found->sets) {
-    if (!each->is_open_ || &each->core() != &member.core()) continue;
+    if (each->phase_ != reference_set::phase::open || &each->core() != &member.core()) continue;
     if (each->order_->group != group || each->keeper_ != keeper) continue;
     if (each->is_closed()) return appended::closed;
     each->reserve(1);
@@ -117,7 +117,7 @@ void graph_registry::add(reference_set& added, std::uint64_t id, cudaGraph_t gra
 
 void graph_registry::open(reference_set& set) noexcept {
   std::lock_guard const lock(mutex_);
-  set.is_open_ = !set.is_sealed_;
+  if (set.phase_ == reference_set::phase::filling) set.phase_ = reference_set::phase::open;
 }
 
 void graph_registry::add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_t copy,
@@ -140,7 +140,7 @@ void graph_registry::remove_hoisted(reference_set& set, cudaGraph_t graph) noexc
   if (found == entries_.end()) return;
   found->second.is_hoisted = true;
   set.hoisted_off_ = found->second.id;
-  if (set.hoisted_off_ == set.id_) set.is_hoisted_.store(true, std::memory_order_relaxed);
+  if (set.hoisted_off_ == set.id_) set.leave_its_graph();
   drop(set, graph);
 }
 
@@ -216,16 +216,13 @@ std::vector<reference_set*> graph_registry::seal(cudaGraph_t graph) {
   if (found == nullptr) return {};
   note_outliving(*found);  // nobody seals a graph that is being captured into
   std::vector<reference_set*> sealed = found->sets;
-  for (reference_set* const each : sealed) {
-    each->is_open_ = false;
-    each->is_sealed_ = true;
-  }
+  for (reference_set* const each : sealed) each->phase_ = reference_set::phase::sealed;
   return sealed;
 }
 
 bool graph_registry::is_sealed(reference_set const& set) const noexcept {
   std::lock_guard const lock(mutex_);
-  return set.is_sealed_;
+  return set.phase_ == reference_set::phase::sealed;
 }
 
 bool graph_registry::is_on(reference_set const& set, cudaGraph_t graph) const noexcept {
@@ -251,7 +248,7 @@ bool graph_registry::has_sealed(std::uint64_t id, cudaGraph_t graph,
   entry const* const found = find(graph, id);
   if (found == nullptr) return false;
   return found->is_hoisted || std::ranges::any_of(found->sets, [&group](reference_set* const each) {
-           return each->is_sealed_ && each->order_.get() == &group;
+           return each->phase_ == reference_set::phase::sealed && each->order_.get() == &group;
          });
 }
 

@@ -67,7 +67,7 @@ slot* slot_pool::state::take_existing(size_class& of, capture_info const& captur
     found = reuse.take_before(of, frontier, capture.id, slots_max);
   }
   if (found != nullptr) return found;
-  found = take_done(of, pass);
+  found = take_idle(of, pass);
   if (found != nullptr) give_to_graph(*found, capture, where);
   return found;
 }
@@ -79,7 +79,7 @@ slot* slot_pool::state::take_held(size_class* from, std::size_t bytes_most,
   graph_registry& registry = graph_registry::global();
   for (size_class* each = from; each != nullptr && each->bytes <= bytes_most;) {
     if (slot* const own = reuse.take_before(*each, frontier, capture.id, slots_max)) return own;
-    registry.forget_released(capture.id, capture.graph);  // otherwise take_done() recycles the set
+    registry.forget_released(capture.id, capture.graph);  // otherwise take_idle() recycles the set
     slot* found = nullptr;
     // Where the work of a copied graph is ordered in this capture is not known.
     if (!registry.has_sealed(capture.id, capture.graph, *options.group->order())) {
@@ -140,7 +140,7 @@ graph_hold& slot_pool::state::make_hold(slot& taken, std::uint64_t id, bool is_c
   core.count_in_graphs(+1);
   hold->capture_id_ = id;
   hold->is_claim_ = is_claim;
-  static_cast<void>(extra.release());  // graph_is_gone() deletes it
+  static_cast<void>(extra.release());  // drop_hold() deletes it
   return *hold;
 }
 
@@ -172,7 +172,7 @@ slot_share slot_pool::share_with_node(claimed_slot const& lease) {
   return slot_share(used.pool_.state_->make_hold(used, id, false, {}));
 }
 
-void graph_hold::graph_is_gone(reclaimable& thing) noexcept {
+void graph_hold::drop_hold(reclaimable& thing) noexcept {
   auto& hold = static_cast<graph_hold&>(thing);
   slot& held = hold.held_;
   slot_pool::state& in = *held.pool_.state_;

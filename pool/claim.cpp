@@ -53,11 +53,11 @@ claimed_slot slot_pool::state::claim(claim_request const& asked, size_class& of)
   detail::capture_dependencies after;
   capture_info const capture = usable_capture_of(asked.call, asked.stream, &after);
   if (capture.is_active()) [[unlikely]] {
-    return claim_other(asked, of, 0, capture, capture_frontier(after));
+    return claim_slowly(asked, of, 0, capture, capture_frontier(after));
   }
   std::uint64_t const id = stream_id(asked.stream);
   record_deferred(asked.stream, id);
-  if (kind_of(asked) == claim_kind::for_host) return claim_other(asked, of, id, {}, {});
+  if (kind_of(asked) == claim_kind::for_host) return claim_slowly(asked, of, id, {}, {});
   if (options.streams_outlive_pool && thread_of(asked.stream.get()) == 0) {
     stream_use const on = use_of(asked.stream, id, options.device);
     return claim_local(local_of(of, on, asked), on, asked, of);
@@ -71,12 +71,12 @@ claimed_slot slot_pool::state::claim_eager(claim_request const& asked, size_clas
     if (!own->also_ready_.empty()) wait_for(*own, asked.stream, true);
     return leased(*own, use_of(asked.stream, id, options.device), asked.where);
   }
-  return claim_other(asked, of, id, {}, {});
+  return claim_slowly(asked, of, id, {}, {});
 }
 
-claimed_slot slot_pool::state::claim_other(claim_request const& asked, size_class& of,
-                                           std::uint64_t stream_id, capture_info capture,
-                                           capture_frontier frontier) {
+claimed_slot slot_pool::state::claim_slowly(claim_request const& asked, size_class& of,
+                                            std::uint64_t stream_id, capture_info capture,
+                                            capture_frontier frontier) {
   std::uint64_t const capture_id = capture.id;
   require_device(asked.call, asked.stream, capture);
   require_possible(asked, of);
@@ -114,9 +114,9 @@ claimed_slot slot_pool::state::claim_other(claim_request const& asked, size_clas
 
 slot* slot_pool::state::take_eager(size_class& of, stream_ref stream, std::uint64_t stream_id,
                                    search_result& seen) {
-  slot* found = take_done(of, seen.pass, true);
+  slot* found = take_idle(of, seen.pass, true);
   if (found == nullptr) found = make_slot(of, seen);  // on failure there may be one to wait for
-  if (found == nullptr && of.free.lists() > 1) found = take_done(of, seen.pass);
+  if (found == nullptr && of.free.lists() > 1) found = take_idle(of, seen.pass);
   if (found == nullptr) found = of.free.take_oldest();
   stream_use const on = use_of(stream, stream_id, options.device);
   // A release on another thread may have come after this claim looked there; also others' claimers.
@@ -128,17 +128,17 @@ slot* slot_pool::state::take_eager(size_class& of, stream_ref stream, std::uint6
 
 slot* slot_pool::state::take_unused(size_class& of, stream_use const* on, search_result& seen) {
   bool const may_grow = of.slots.existing() < slots_max;
-  slot* found = take_done(of, seen.pass, may_grow);
+  slot* found = take_idle(of, seen.pass, may_grow);
   if (found == nullptr) found = make_slot(of, seen);  // on failure there may be one to wait for
-  if (found == nullptr && may_grow) found = take_done(of, seen.pass);
+  if (found == nullptr && may_grow) found = take_idle(of, seen.pass);
   if (found == nullptr && on != nullptr && give_all(of, *on)) {
     search_pass again = next_pass();
-    found = take_done(of, again);
+    found = take_idle(of, again);
   }
   return found != nullptr || seen.is_first ? found : grow_in_room(of, seen, on);
 }
 
-slot* slot_pool::state::take_done(size_class& of, search_pass& pass, bool is_first_look) {
+slot* slot_pool::state::take_idle(size_class& of, search_pass& pass, bool is_first_look) {
   slot* idle = of.free.take_newest(free_lists::idle);
   if (idle != nullptr) return idle;
   auto const has_idle = [&] { return (idle = of.free.take_newest(free_lists::idle)) != nullptr; };

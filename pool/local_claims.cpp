@@ -213,11 +213,11 @@ claimed_slot claimer_slots::claim(char const* call, source_location where,
     detail::capture_dependencies after;
     capture_info const capture = usable_capture_of(call, on_.handle, &after);
     if (capture.is_active())
-      return in.claim_other(asked, *of_, 0, capture, capture_frontier(after));
+      return in.claim_slowly(asked, *of_, 0, capture, capture_frontier(after));
     learn_id();
     in.record_deferred(on_.handle, on_.id);
     if (in.kind_of(asked) == claim_kind::for_host) {
-      return in.claim_other(asked, *of_, on_.id, {}, {});
+      return in.claim_slowly(asked, *of_, on_.id, {}, {});
     }
     return in.claim_local(*local_, on_, asked, *of_);
   });

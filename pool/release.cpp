@@ -34,7 +34,7 @@ slot& slot_pool::require_slot(char const* call, claimed_slot const& lease) {
   return *lease.what;
 }
 
-stream_use slot_pool::state::unasked(stream_ref stream) const {
+stream_use slot_pool::state::use_without_id(stream_ref stream) const {
   stream_use use = use_of(stream, 0, options.device);
   if (is_ambiguous(use.handle)) use.device = current_device();
   return use;
@@ -66,7 +66,7 @@ void slot_pool::release(claimed_slot& lease) {
     in.release_on(lease, lease.on, claim, true, "lease::release");
   } catch (cuda_error const& failed) {
     if (failed.status() != cudaErrorNotPermitted || lease.what == nullptr) throw;
-    in.release_later(lease, lease.on);
+    in.release_or_defer(lease, lease.on);
   }
 }
 
@@ -76,7 +76,7 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream, char const* call
       stream.get() == lease.on.handle && !is_ambiguous(lease.on.handle) && lease.capture_id == 0;
   if (is_claiming_handle && (lease.local != nullptr || is_reclaiming())) return release(lease);
   try {
-    stream_use const on = in.unasked(stream);
+    stream_use const on = in.use_without_id(stream);
     if (is_reclaiming()) return in.release_reclaimed(lease, on);
     in.release_on(lease, on, in.state_of(lease), false, call);
   } catch (cuda_error const& failed) {
@@ -103,10 +103,10 @@ void slot_pool::release_at_end(claimed_slot& lease) noexcept {
       is_refusal = dynamic_cast<usage_error const*>(&error) != nullptr;
     }
   }
-  in.abandon(lease, is_refusal);
+  in.release_after_failure(lease, is_refusal);
 }
 
-void slot_pool::state::abandon(claimed_slot& lease, bool is_told) noexcept {
+void slot_pool::state::release_after_failure(claimed_slot& lease, bool is_told) noexcept {
   capture_info capture;
   try {
     if (lease.local != nullptr) require_stream("lease::~lease", lease.on);
@@ -120,7 +120,7 @@ void slot_pool::state::abandon(claimed_slot& lease, bool is_told) noexcept {
   } catch (std::exception const&) {  // treat as not capturing
   }
   if (!capture.is_active()) {
-    release_later(lease, lease.on);
+    release_or_defer(lease, lease.on);
     return;
   }
   // Its graph keeps it, and no claim of the capture gets it. Another graph could not hold it.
@@ -176,7 +176,7 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on,
   if (capture.is_none()) {
     check(release_eager(lease, on), "cudaEventRecord");
   } else {
-    release_later(lease, on);
+    release_or_defer(lease, on);
   }
 }
 
@@ -239,7 +239,7 @@ void slot_pool::state::release_idle(claimed_slot& lease) noexcept {
 // -- else                                              has its records deferred
 void slot_pool::state::release_reclaimed(claimed_slot& lease, stream_use const& on) noexcept {
   slot& used = *lease.what;
-  if (lease.capture_id != 0) return release_later(lease, on);
+  if (lease.capture_id != 0) return release_or_defer(lease, on);
   retirement_cover const cover = cover_of_reclaim();
   // Relaxed: see use_clock.
   std::uint64_t const accessed = lease.resource->accessed.load(std::memory_order_relaxed);
@@ -256,11 +256,11 @@ void slot_pool::state::release_reclaimed(claimed_slot& lease, stream_use const& 
     recorded.key_ = free_lists::own_list_of(recorded);
     return finish_release(recorded);
   }
-  release_later(lease, on);
+  release_or_defer(lease, on);
 }
 
 // Records on the claiming stream and on `on`, or defers that.
-void slot_pool::state::release_later(claimed_slot& lease, stream_use const& on) noexcept {
+void slot_pool::state::release_or_defer(claimed_slot& lease, stream_use const& on) noexcept {
   bool const is_claiming_stream = is_same_stream(lease.on, on);
   if (lease.capture_id != 0 && is_claiming_stream) return release_after_capture(lease);
   bool const was_captured = lease.capture_id != 0;
@@ -338,7 +338,7 @@ void slot_pool::release_done(claimed_slot& lease) noexcept {
   state& in = *lease.what->pool_.state_;
   if (lease.capture_id != 0) return in.release_idle(lease);
   // Work before the claim may go on, if the claiming stream did not use the slot.
-  if (lease.what->is_uncovered_) return in.release_later(lease, lease.on);
+  if (lease.what->is_uncovered_) return in.release_or_defer(lease, lease.on);
   slot& used = *std::exchange(lease.what, nullptr);
   in.untrack(used);
   used.was_used_ = true;

@@ -31,7 +31,7 @@ struct search_result {
   bool is_busy = false;
   bool is_on_its_way = false;          // a slot, or room for one
   bool has_moved = false;              // a slot, or room: the search may have missed some
-  search_pass pass;                    // see state::take_done()
+  search_pass pass;                    // see state::take_idle()
   std::uint64_t reclaimed_before = 0;  // before the last try to make one: see state::reclaimed()
   bool was_worker_late = false;        // to reclaim what it has
 };

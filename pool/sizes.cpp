@@ -122,7 +122,7 @@ std::size_t slot_pool::state::destroy_done(size_class& of, std::size_t count_max
     slot* done = nullptr;
     {
       shrinking const listed(of);
-      done = take_done(of, pass);
+      done = take_idle(of, pass);
       if (done == nullptr) break;
       of.slots.begin_end();
     }

@@ -13,7 +13,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/reclaimable.hpp"
-#include "escrow/detail/slot.hpp"
+#include "escrow/detail/slot_pool.hpp"
 #include "escrow/internal/group_lease.hpp"
 #include "escrow/internal/ready_event.hpp"
 
@@ -23,12 +23,12 @@ namespace escrow::inline v0_1 {
 // safety and lifetime: as reclaimable.
 struct graph_hold final : slot_reference {
   graph_hold(deleter_core& core, int device, slot& held)
-      : slot_reference(core, device, &graph_is_gone), held_(held) {}
+      : slot_reference(core, device, &drop_hold), held_(held) {}
 
   [[nodiscard]] std::size_t bytes() const noexcept override;
   [[nodiscard]] void const* slot_address() const noexcept override { return &held_; }
   void enter(reference_set const& set) noexcept override;
-  static void graph_is_gone(reclaimable& thing) noexcept;
+  static void drop_hold(reclaimable& thing) noexcept;
 
   slot& held_;
   std::uint64_t capture_id_ = 0;

@@ -50,9 +50,9 @@ struct ESCROW_LOCAL slot_pool::state {
   // For a stream that does not capture.
   [[nodiscard]] claimed_slot claim_eager(claim_request const& asked, size_class& of,
                                          std::uint64_t stream_id);
-  [[nodiscard]] claimed_slot claim_other(claim_request const& asked, size_class& of,
-                                         std::uint64_t stream_id, capture_info capture,
-                                         capture_frontier frontier);
+  [[nodiscard]] claimed_slot claim_slowly(claim_request const& asked, size_class& of,
+                                          std::uint64_t stream_id, capture_info capture,
+                                          capture_frontier frontier);
 
   // at_limit.cpp
   // A slot, or null and what was seen. The first search of a claim is that of take_eager() or
@@ -82,7 +82,7 @@ struct ESCROW_LOCAL slot_pool::state {
   // An idle slot. Asks about the last launch of each exec in flight until there is one, then about
   // each list's oldest slot, about each once in a pass. `is_first_look`: not for longer than making
   // a slot takes; and not about a full pool's only list, whose oldest slot the claim gets anyway.
-  [[nodiscard]] slot* take_done(size_class& of, search_pass& pass, bool is_first_look = false);
+  [[nodiscard]] slot* take_idle(size_class& of, search_pass& pass, bool is_first_look = false);
   // Whether the work on a free slot is done. If only other streams' work is not, the slot gets a
   // list of its own, so that it hides no later release of its stream.
   [[nodiscard]] static bool is_done(slot& free) noexcept;
@@ -133,7 +133,7 @@ struct ESCROW_LOCAL slot_pool::state {
 
   // release.cpp
   // `stream` without its id; the device queried only for an ambiguous handle.
-  [[nodiscard]] stream_use unasked(stream_ref stream) const;
+  [[nodiscard]] stream_use use_without_id(stream_ref stream) const;
   // Whether the lease of a capture was told of a stream outside of captures.
   [[nodiscard]] static bool was_told_after_its_capture(slot const& leased) noexcept;
   [[nodiscard]] capture_reuse::claim_state state_of(claimed_slot const& lease) const noexcept;
@@ -143,7 +143,7 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] slot& take_used(claimed_slot& lease) noexcept;  // empties the lease
   // Records on `on`, which does not capture. Returns the first failure, already reported.
   cudaError_t release_eager(claimed_slot& lease, stream_use on) noexcept;
-  void release_later(claimed_slot& lease, stream_use const& on) noexcept;
+  void release_or_defer(claimed_slot& lease, stream_use const& on) noexcept;
   // The lease of a capture that is over: its graph has its uses, but for those told since.
   void release_after_capture(claimed_slot& lease) noexcept;
   void release_idle(claimed_slot& lease) noexcept;  // nothing but graphs uses it
@@ -151,7 +151,7 @@ struct ESCROW_LOCAL slot_pool::state {
   static void forget_captured_uses(slot& used) noexcept;
   void release_captured(claimed_slot& lease, capture_frontier& end);
   // Ends a lease that cannot be released. `is_told`: a usage_error was reported.
-  void abandon(claimed_slot& lease, bool is_told) noexcept;
+  void release_after_failure(claimed_slot& lease, bool is_told) noexcept;
   // `may_be_shared`: see capture_reuse::end_lease.
   void end_lease(slot& used, bool may_be_shared = false) noexcept;
   void go_home(slot& idle) noexcept {

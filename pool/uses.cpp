@@ -119,7 +119,7 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream, char
     return in.use_in_capture(call, lease, capture);
   }
   if (capture.is_none() && !claim.is_over && is_in_its_capture(lease)) refuse_capture(call);
-  stream_use use = in.unasked(stream);
+  stream_use use = in.use_without_id(stream);
   if (capture.is_none()) {  // a query would invalidate a capture
     use.id = stream_id(stream);
     use.device = device_of(stream);
@@ -151,7 +151,7 @@ void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream, char
   if (capture.is_active() && !in.state_of(lease).is_held_in(capture.id)) {
     return in.use_in_capture(call, lease, capture);
   }
-  stream_use const use = in.unasked(stream);
+  stream_use const use = in.use_without_id(stream);
   auto const is_it = [&](stream_use const& known) { return is_same_stream(known, use); };
   // After its capture, its own stream's work is not that of the graph.
   bool const is_after_its_capture = capture.is_none() && lease.capture_id != 0;

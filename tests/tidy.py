@@ -23,8 +23,8 @@ READING_ORDER = {
     "core": "version never_destroyed shared_count spin_lock json profiler error last_error retry_cleanup stream own_stream cuda12 capture device driver graph_lifetime_lock event"
     " ready_event graph_query",
     "deleter": "use_clock reclaimable retired_object deleter sharing_group launch_order group_lease reference_set graph_registry reachable_allocator release_queue pending_events"
-    " recycle_lane object_store wakeup deleter_core group_leases error_report worker pass shared_object kernel_argument",
-    "pool": "slot lease claimer resource_pool free_lists capture_reuse local_slots size_class stream_use deferred_slots search slot_pool_state claim at_limit refuse uses release deferred"
+    " recycle_lane object_store wakeup deleter_core group_leases group_stats error_report worker pass shared_object kernel_argument",
+    "pool": "slot_pool slot lease claimer resource_pool free_lists capture_reuse local_slots size_class stream_use deferred_slots search slot_pool_state claim at_limit refuse uses release deferred"
     " local_claims captured device_memory scratch_pool sizes lifecycle describe stream_allocator",
     "graph": "graph_core node_changes graph_tree kept_leases graph_survey launch_orders graph hoist graph_exec exec_row exec_state"
     " exec_changes graph_shape exec_set stream_launcher",

@@ -6,6 +6,12 @@
 namespace escrow::test {
 
 struct world_retired : world_owners {
+  /// Whether this thread is inside a call that may be given a stream.
+  static bool is_given_streams() {
+    constexpr std::array without = {op::step, op::work, op::poll, op::settle, op::drain, op::stop};
+    return mine_->is_inside && std::ranges::find(without, mine_->what->kind) == without.end();
+  }
+
   /// A destructor on the worker, or a host function, begins to end a lease, and may ask no stream.
   void note_end_elsewhere(retired_lease const& ended, std::list<int>&& marks) {
     using enum known_uses::kind;
@@ -40,8 +46,8 @@ struct world_retired : world_owners {
       for (lease_place::other_stream const& other : place.others)
         if (is_told(other)) slot.deferred_on |= 1U << other.stream;
     if (is != none) return;
-    // A call that runs meanwhile may record what was deferred, with a stream that it was given.
-    bool const is_known = mine_ == nullptr || !mine_->has_met;
+    // A call that is under way may record what was deferred, with a stream that it was given.
+    bool const is_known = mine_ == nullptr || (!mine_->has_met && !is_given_streams());
     auto mark = marks.begin();
     auto const await = [&](nth s) {
       *mark++ = streams_[s].mark;

@@ -102,16 +102,22 @@ class reference_set final : public reclaimable {
   [[nodiscard]] static bool is_set(reclaimable const& thing) noexcept {
     return thing.reclaim_ == &reclaim_set;
   }
-  // CUDA has destroyed its user object, so no graph has the set, whatever the registry says: a
-  // graph that is alive was recaptured. Relaxed: only the value matters.
+  // Where it is. Relaxed, all of it: only the value matters, and the caller orders hoist() and
+  // captures into one graph, as CUDA demands.
+  //     on_its_graph   the graph that it was made for has it: captures into that may use its slots
+  //                    again
+  //     hoisted        that graph has it no more; copies may
+  //     on_no_graph    CUDA has destroyed its user object, whatever the registry says: a graph that
+  //                    is alive was recaptured
+  enum class place_state : std::uint8_t { on_its_graph, hoisted, on_no_graph };
   [[nodiscard]] bool is_off_graphs() const noexcept {
-    return is_off_graphs_.load(std::memory_order_relaxed);
+    return where_.load(std::memory_order_relaxed) == place_state::on_no_graph;
   }
-  void leave_graphs() noexcept { is_off_graphs_.store(true, std::memory_order_relaxed); }
-  // The graph that it was made for has it still, so captures into that may use its slots again.
-  // Relaxed: the caller orders hoist() and captures into one graph, as CUDA demands.
   [[nodiscard]] bool may_be_reused() const noexcept {
-    return !is_off_graphs() && !is_hoisted_.load(std::memory_order_relaxed);
+    return where_.load(std::memory_order_relaxed) == place_state::on_its_graph;
+  }
+  void leave_graphs() noexcept {
+    where_.store(place_state::on_no_graph, std::memory_order_relaxed);
   }
 
   // How many captures of Escrow's that appended to it have ended. A member that came before the
@@ -139,8 +145,12 @@ class reference_set final : public reclaimable {
   void destroy() noexcept;
 
   boost::container::small_vector<ref<reclaimable>, 4> members_;
-  std::atomic<bool> is_off_graphs_{false};
-  std::atomic<bool> is_hoisted_{false};  // off the graph that it was made for
+  void leave_its_graph() noexcept {  // unless it has left all
+    place_state where = place_state::on_its_graph;
+    where_.compare_exchange_strong(where, place_state::hoisted, std::memory_order_relaxed);
+  }
+
+  std::atomic<place_state> where_{place_state::on_its_graph};
   std::atomic<std::uint64_t> captures_ended_{0};
   std::shared_ptr<launch_order> const order_;
   cudaUserObject_t object_ = nullptr;  // of all graphs that have the set
@@ -152,8 +162,12 @@ class reference_set final : public reclaimable {
   bool is_written_ = false;        // written as members are appended
 
   // Guarded by the registry.
-  bool is_open_ = false;             // claims of its capture may append
-  bool is_sealed_ = false;           // nothing may be appended any more
+  enum class phase : std::uint8_t {
+    filling,  // its maker alone appends
+    open,     // claims of its capture append
+    sealed    // nothing is appended any more
+  };
+  phase phase_ = phase::filling;
   bool is_ordered_ = false;          // an exec has it, or hoisted::launch() was called
   std::vector<cudaGraph_t> graphs_;  // the known graphs that have it: their entries have the set
   std::uint64_t hoisted_off_ = 0;    // id of the last graph that it was hoisted off; 0: none

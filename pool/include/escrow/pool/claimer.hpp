@@ -7,7 +7,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
-#include "escrow/detail/slot.hpp"
+#include "escrow/detail/slot_pool.hpp"
 #include "escrow/pool/lease.hpp"
 
 namespace escrow::inline v0_1 {

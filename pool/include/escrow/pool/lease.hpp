@@ -8,7 +8,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
-#include "escrow/detail/slot.hpp"
+#include "escrow/detail/slot_pool.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {

@@ -18,7 +18,7 @@
 #include "escrow/deleter/kernel_argument.hpp"
 #include "escrow/deleter/sharing_group.hpp"
 #include "escrow/detail/reclaimable.hpp"
-#include "escrow/detail/slot.hpp"
+#include "escrow/detail/slot_pool.hpp"
 #include "escrow/pool/claimer.hpp"  // IWYU pragma: export
 #include "escrow/pool/lease.hpp"    // IWYU pragma: export
 #include "escrow/version.hpp"

@@ -16,7 +16,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
-#include "escrow/detail/slot.hpp"
+#include "escrow/detail/slot_pool.hpp"
 #include "escrow/pool/device_memory.hpp"
 #include "escrow/pool/resource_pool.hpp"
 #include "escrow/version.hpp"
