@@ -252,12 +252,12 @@ std::size_t deleter::poll(source_location where) {
 
 deleter_stats deleter::stats() const noexcept {
   return {
-      .reclaimed = core_->reclaimed_.load(std::memory_order_relaxed),
+      .reclaimed = core_->reclaimed(),
       .pending = core_->pending_.load(std::memory_order_relaxed),
       .pending_peak = core_->pending_peak_.load(std::memory_order_relaxed),
-      .in_graphs = static_cast<std::uint64_t>(core_->in_graphs_.load(std::memory_order_relaxed)),
-      .leaked = core_->leaked_.load(std::memory_order_relaxed),
-      .errors = core_->errors_.load(std::memory_order_relaxed),
+      .in_graphs = core_->in_graphs(),
+      .leaked = core_->leaked(),
+      .errors = core_->errors(),
   };
 }
 

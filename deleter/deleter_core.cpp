@@ -26,6 +26,10 @@ deleter_options in_order(deleter_options options) {
 
 }  // namespace
 
+deleter_accounts& reclaimable::accounts() const noexcept {
+  return *core_;
+}
+
 reclaimable::reclaimable(deleter_core& core, release_lane lane, int device,
                          reclaim_function reclaim)
     : core_(&core), reclaim_(reclaim), device_(device), lane_(lane) {
@@ -88,6 +92,8 @@ deleter_core::deleter_core(deleter_options options) : options_(in_order(std::mov
 
 constinit std::array<use_clock::number, use_clock::count> use_clock::numbers_{};
 
+deleter_core::~deleter_core() = default;
+
 void deleter_core::drop_use() noexcept {
   // The worker may free the core once the use is dropped; the wakeup remains. Notify it, because a
   // worker without a deleter sleeps, too.
@@ -118,17 +124,6 @@ void deleter_core::push_retired(retired_object& retired) noexcept {
   retired.epoch_ = epoch_of_push();
   wakeup& bell = *bell_;
   if (store_.push(retired)) bell.notify();
-}
-
-void deleter_core::leak(reclaimable& unknown) noexcept {
-  // In a list, so that leak checkers find it reachable.
-  static constinit std::mutex mutex;  // guards `leaked`
-  static constinit release_list leaked;
-  {
-    std::lock_guard const lock(mutex);
-    leaked.push_back(unknown);
-  }
-  unknown.core().count_leaked();
 }
 
 // A link option (-z nodelete) would reach only users of CMake.

@@ -100,7 +100,7 @@ void deleter_core::reclaim(reclaimable& thing) noexcept {
   pass_device_ = -1;  // a destructor may have changed the current device
   if (std::exchange(is_postponed_, false) || is_set) return;
   ++pass_count_;
-  reclaimed_.fetch_add(1, std::memory_order_relaxed);
+  count_reclaimed();
 }
 
 void deleter_core::clear_covered(retired_object& owner) noexcept {

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "escrow/core/error.hpp"
-#include "escrow/internal/deleter_core.hpp"
+#include "escrow/internal/deleter_accounts.hpp"
 
 namespace escrow::inline v0_1 {
 
-ready_answer ask(cudaEvent_t ready, bool& is_reported, deleter_core& its) noexcept {
+ready_answer ask(cudaEvent_t ready, bool& is_reported, deleter_accounts& its) noexcept {
   cudaError_t const status = cudaEventQuery(ready);
   if (status == cudaSuccess) return ready_answer::done;
   if (status == cudaErrorNotReady) return ready_answer::not_yet;
@@ -51,12 +51,12 @@ void pending_events::poll_line(release_list& line, release_list& ready) noexcept
   bool is_last_done = false;  // and so are all before it
   for (bool is_first = true; reclaimable* const oldest = line.front(); is_first = false) {
     if (!is_last_done) {
-      switch (ask(oldest->ready_, oldest->is_reported_, oldest->core())) {
+      switch (ask(oldest->ready_, oldest->is_reported_, oldest->accounts())) {
         case ready_answer::not_yet:
           return;
         case ready_answer::gone:
           --size_;
-          deleter_core::leak(*line.pop_front());
+          deleter_accounts::leak(*line.pop_front());
           continue;
         case ready_answer::done:
           break;
@@ -74,13 +74,13 @@ void pending_events::poll_line(release_list& line, release_list& ready) noexcept
 void pending_events::poll_unordered(release_list& ready) noexcept {
   release_list kept;
   while (reclaimable* const thing = unordered_.pop_front()) {
-    ready_answer const answer = ask(thing->ready_, thing->is_reported_, thing->core());
+    ready_answer const answer = ask(thing->ready_, thing->is_reported_, thing->accounts());
     if (answer == ready_answer::not_yet) {
       kept.push_back(*thing);
       continue;
     }
     --size_;
-    answer == ready_answer::gone ? deleter_core::leak(*thing) : ready.push_back(*thing);
+    answer == ready_answer::gone ? deleter_accounts::leak(*thing) : ready.push_back(*thing);
   }
   unordered_ = std::move(kept);
 }

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "escrow/core/error.hpp"
-#include "escrow/internal/deleter_core.hpp"
+#include "escrow/internal/deleter_accounts.hpp"
 #include "escrow/internal/pending_events.hpp"
 
 namespace escrow::inline v0_1 {
@@ -19,7 +19,7 @@ void recycle_lane::recycle_queued() noexcept {
     release_list taken = queue.take_all();
     while (reclaimable* const each = taken.pop_front()) {
       epoch_ = each->epoch_;
-      if (!reference_set::is_set(*each)) each->core().count_reclaimed();
+      if (!reference_set::is_set(*each)) each->accounts().count_reclaimed();
       each->reclaim_(*each);
     }
   } while (!queue.empty());
@@ -60,7 +60,7 @@ void recycle_lane::release(launch_end const& end, ready_answer answer) noexcept 
   if (answer == ready_answer::gone) leak(std::move(finished));
 }
 
-void recycle_lane::release_done(deleter_core& worker) noexcept {
+void recycle_lane::release_done(deleter_accounts& worker) noexcept {
   try {
     for (auto const& end : ends()) {
       // Relaxed: only the flag matters.

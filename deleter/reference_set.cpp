@@ -1,11 +1,11 @@
-// How a set is placed on a graph, grows, closes, and is reclaimed.
+// How a set is placed on a graph, and what holds it.
 #include "escrow/internal/reference_set.hpp"
 
 #include <algorithm>
 #include <functional>
 
 #include "escrow/core/error.hpp"
-#include "escrow/internal/deleter_core.hpp"
+#include "escrow/internal/deleter_accounts.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
@@ -20,12 +20,6 @@ void CUDART_CB drop_graph_reference(void* set) noexcept {
 
 }  // namespace
 
-reference_set::reference_set(deleter_core& core, int device, std::shared_ptr<launch_order> order)
-    : reclaimable(core, release_lane::recycle, device, &reclaim_set),
-      order_(order != nullptr ? std::move(order) : std::make_shared<launch_order>()) {
-  core.queue_of(release_lane::destroy).reserve_places(1);
-}
-
 ref<reference_set> reference_set::make(deleter_core& core, int device,
                                        std::shared_ptr<launch_order> order) {
   ref<reference_set> made(*new reference_set(core, device, std::move(order)));
@@ -36,43 +30,6 @@ ref<reference_set> reference_set::make(deleter_core& core, int device,
 void reference_set::list_members(std::vector<reclaimable const*>& found) const {
   if (is_closed()) return;
   for (auto const& each : members_) found.push_back(each.get());
-}
-
-void reference_set::reclaim_set(reclaimable& thing) noexcept {
-  auto& set = static_cast<reference_set&>(thing);
-  set.is_recycled_ ? set.destroy() : set.recycle();
-}
-
-// Any thread, under the recycle lane's lock: slots return to their pools, owners are collected.
-void reference_set::recycle() noexcept {
-  is_recycled_ = true;
-  graph_registry::global().forget_set(*this);
-  for (; !members_.empty(); members_.pop_back()) {  // newest first: this links owners oldest first
-    reclaimable& member = *members_.back().release();
-    if (!member.drop_ref_only()) continue;  // other sets have it
-    member.drop_companions();
-    if (!member.is_slot()) {
-      member.next_ = std::exchange(owners_, &member);
-      continue;
-    }
-    member.reclaim_(member);
-    core().count_reclaimed();
-  }
-  // Also without owners: ~reference_set may destroy the event of its last launch.
-  core().push_to(*this, release_lane::destroy);
-}
-
-// The worker.
-void reference_set::destroy() noexcept {
-  deleter_core& its_core = core();
-  while (owners_ != nullptr) {
-    reclaimable& owner = *owners_;
-    owners_ = std::exchange(owner.next_, nullptr);
-    its_core.reclaim_next(owner);
-  }
-  its_core.queue_of(release_lane::destroy).cancel_place();
-  graph_registry::global().remove_set(*this);
-  delete this;
 }
 
 bool kept_sets::add(reference_set& set) {
@@ -108,7 +65,7 @@ std::size_t kept_sets::leak() noexcept {
   for (ref<reference_set>& each : take_all()) {
     reference_set& leaked = *each.release();  // the registry knows it
     members += leaked.size();
-    for (std::size_t i = 0; i < leaked.size(); ++i) leaked.core().count_leaked();
+    for (std::size_t i = 0; i < leaked.size(); ++i) leaked.accounts().count_leaked();
   }
   return members;
 }
@@ -144,7 +101,7 @@ void reference_set::place(cudaGraph_t graph, std::uint64_t id, bool is_open, kep
           "cudaGraphRetainUserObject");
   } catch (...) {
     if (is_noted) registry.remove(*this, graph);
-    release_object(object_, core());
+    release_object(object_, accounts());
     throw;
   }
   if (is_open) registry.open(*this);
@@ -169,11 +126,11 @@ void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std:
   made->place(graph, id, may_append, keeper);  // if it throws, the member is reclaimed with the set
 }
 
-void release_object(cudaUserObject_t object, deleter_core& core) noexcept {
+void release_object(cudaUserObject_t object, deleter_accounts& its) noexcept {
   cudaError_t const status = retry_cleanup([object] { return cudaUserObjectRelease(object, 1); });
   if (status == cudaSuccess || is_sticky(status)) return;  // after a fault the status says nothing
-  core.count_leaked();
-  core.report(status, "cudaUserObjectRelease");
+  its.count_leaked();
+  its.report(status, "cudaUserObjectRelease");
 }
 
 deferred_releases hold_all(reference_sets const& sets) {
@@ -182,21 +139,8 @@ deferred_releases hold_all(reference_sets const& sets) {
   return held;
 }
 
-void release_after(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept {
-  for (deferred_release& each : held) each.end = end;
-  while (!held.empty()) {
-    deleter_core& core = held.front().set->core();
-    deferred_releases its;  // together, so that the end is asked about once
-    for (auto each = held.begin(); each != held.end();) {
-      auto const here = each++;
-      if (&here->set->core() == &core) its.splice(its.end(), held, here);
-    }
-    core.defer(std::move(its));
-  }
-}
-
 void leak(deferred_releases held) noexcept {
-  for (deferred_release& each : held) each.set.release()->core().count_leaked();
+  for (deferred_release& each : held) each.set.release()->accounts().count_leaked();
 }
 
 resource_usage resource_usage_of(std::vector<reclaimable const*> members) {

@@ -84,7 +84,7 @@ std::size_t deleter_core::guarded_pass(bool& is_thread_relaxed) noexcept {
   return count;
 }
 
-bool deleter_core::is_process_exiting() noexcept {
+bool deleter_accounts::is_process_exiting() noexcept {
   return passes.is_closed();
 }
 

@@ -129,7 +129,7 @@ void hoist_scope::take_off(taken const& each) {
   check(cudaUserObjectRetain(object, 1), "cudaUserObjectRetain");
   cudaError_t const status = cudaGraphReleaseUserObject(each.graph, object, 1);
   if (status == cudaSuccess) return;
-  release_object(object, each.set->core());
+  release_object(object, each.set->accounts());
   check(status, "cudaGraphReleaseUserObject");
 }
 
@@ -154,7 +154,7 @@ void hoist_scope::keep_off(graph_core* core) noexcept {
   for (; off_ != 0; --off_) {
     taken const& each = placed_[off_ - 1];
     graph_registry::global().remove_hoisted(*each.set, each.graph);
-    if (each.set->object() != nullptr) release_object(each.set->object(), each.set->core());
+    if (each.set->object() != nullptr) release_object(each.set->object(), each.set->accounts());
   }
   if (core != nullptr) core->forget_payloads();
 }

@@ -22,8 +22,8 @@ MAY_INCLUDE = {
 READING_ORDER = {
     "core": "version never_destroyed shared_count spin_lock json profiler error last_error retry_cleanup stream own_stream cuda12 capture device driver graph_lifetime_lock event"
     " ready_event graph_query",
-    "deleter": "use_clock reclaimable retired_object deleter sharing_group launch_order group_lease reference_set graph_registry reachable_allocator release_queue pending_events"
-    " recycle_lane object_store wakeup deleter_core group_leases group_stats error_report worker pass shared_object kernel_argument",
+    "deleter": "use_clock reclaimable retired_object deleter_options sharing_group launch_order group_lease reachable_allocator release_queue wakeup deleter_accounts"
+    " pending_events reference_set graph_registry recycle_lane object_store deleter_core set_reclaim deleter group_leases group_stats worker pass shared_object kernel_argument",
     "pool": "slot_pool slot lease claimer resource_pool free_lists capture_reuse local_slots size_class stream_use deferred_slots search slot_pool_state claim at_limit refuse uses release deferred"
     " local_claims captured device_memory scratch_pool sizes lifecycle describe stream_allocator",
     "graph": "graph_core node_changes graph_tree kept_leases graph_survey launch_orders graph hoist graph_exec exec_row exec_state"
@@ -34,10 +34,6 @@ READING_ORDER = {
 BACKWARD_MAX = 5
 BACKWARD = {
     ("pool", "capture_reuse", "size_class"): "a size has what captures hold of its slots",
-    ("deleter", "deleter", "deleter_core"): "it is the core's interface; the core has its options",
-    ("deleter", "reference_set", "deleter_core"): "a set pushes itself and its members to the core",
-    ("deleter", "pending_events", "deleter_core"): "the core reports failed queries",
-    ("deleter", "recycle_lane", "deleter_core"): "the core counts what is recycled",
 }
 LINE_MAX, FILE_MAX, FUNCTION_MAX, README_MAX, CLASS_WORDS_MAX = 100, 400, 70, 110, 200
 BANNED = {

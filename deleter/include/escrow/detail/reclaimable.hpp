@@ -14,6 +14,7 @@
 
 namespace escrow::inline v0_1 {
 
+class deleter_accounts;
 class deleter_core;
 class reference_set;
 class release_queue;
@@ -99,6 +100,7 @@ class ESCROW_API reclaimable {
   void reclaim_again_after(cudaEvent_t ready) noexcept;
 
   [[nodiscard]] deleter_core& core() const noexcept { return *core_; }
+  [[nodiscard]] deleter_accounts& accounts() const noexcept;  // of the core
   [[nodiscard]] int device() const noexcept { return device_; }
   void set_device(int device) noexcept { device_ = device; }
   // For a set's member: whether it is a slot_reference.

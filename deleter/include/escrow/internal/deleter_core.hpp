@@ -17,9 +17,10 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/deleter/deleter.hpp"
+#include "escrow/deleter/deleter_options.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/detail/retired_object.hpp"
+#include "escrow/internal/deleter_accounts.hpp"
 #include "escrow/internal/object_store.hpp"
 #include "escrow/internal/pending_events.hpp"
 #include "escrow/internal/recycle_lane.hpp"
@@ -32,7 +33,7 @@ namespace escrow::inline v0_1 {
 //   deleter, every reclaimable, every pool. The worker frees it after the last use was dropped.
 // Thread safety: any thread may call anything that is not marked as the worker's.
 // Capture: capture-safe. Recycling of execs and take_retired_object() call CUDA.
-class deleter_core {
+class deleter_core : public deleter_accounts {
  public:
   explicit deleter_core(deleter_options options);
   deleter_core(deleter_core&&) = delete;
@@ -62,10 +63,6 @@ class deleter_core {
   // For a claim that finds no memory: whether a wait for the worker may help. Not on the worker
   // itself, nor if nothing is left to be reclaimed.
   [[nodiscard]] bool may_reclaim() const noexcept;
-  // How much was reclaimed so far. Relaxed: a number.
-  [[nodiscard]] std::uint64_t reclaimed() const noexcept {
-    return reclaimed_.load(std::memory_order_relaxed);
-  }
   // Of deleter::global(); null if nothing has asked for that yet.
   [[nodiscard]] static deleter_core* global_or_null() noexcept;
 
@@ -94,27 +91,9 @@ class deleter_core {
     return lane == release_lane::recycle ? recycled_.queue : destroyed_;
   }
 
-  // Reports an error to on_error, or standard error if there is none, and counts it; only that once
-  // the process ends. Takes a short lock (error_report.cpp).
-  void report(std::exception const& error) noexcept;
-  void report(cudaError_t status, char const* api) noexcept;
-  // Leaks a thing, with all that it refers to, and counts it: it will never be known when the GPU
-  // is done with it. It must be in no queue. Takes a short lock.
-  static void leak(reclaimable& unknown) noexcept;
-  // Statistics: relaxed.
-  void count_leaked() noexcept { leaked_.fetch_add(1, std::memory_order_relaxed); }
-  void count_reclaimed() noexcept { reclaimed_.fetch_add(1, std::memory_order_relaxed); }
-  // Counts things that graphs and execs hold: +1 when taken, -1 when reclaimed.
-  void count_in_graphs(int change) noexcept {
-    in_graphs_.fetch_add(change, std::memory_order_relaxed);
-  }
-
  private:
   friend class deleter;
   friend class reclaimable;
-
-  struct error_handler;
-  void set_on_error(std::function<void(std::exception const&)> handler);
 
   // The worker thread (worker.cpp).
   void start_worker();  // once; throws std::system_error
@@ -124,8 +103,6 @@ class deleter_core {
   void leave_to_worker(bool is_owed) noexcept;
   // Stops passes at process exit. Called for each core; only the first call has an effect.
   static void watch_for_exit();
-  // During process exit nothing may be reclaimed. Any thread.
-  [[nodiscard]] static bool is_process_exiting() noexcept;
   void run_worker() noexcept;
   void free_orphan() noexcept;  // frees this
   void rest(bool did_something, bool was_left_alone) noexcept;
@@ -155,9 +132,6 @@ class deleter_core {
   void count_pending() noexcept;
 
   deleter_options const options_;
-  std::mutex on_error_mutex_;  // guards on_error_; not held while it is called or destroyed
-  std::shared_ptr<error_handler> on_error_;  // null: none
-
   wakeup_store::loan const bell_ = wakeup_store::take();
   // Users that can still push: the deleter, reclaimables, pools. Released on drop and acquired by
   // the worker before it frees the core, so that all work on the core happens before that.
@@ -184,12 +158,8 @@ class deleter_core {
   deleter_core* next_orphan_ = nullptr;     // link of the list of these; see worker.cpp
 
   // Statistics: relaxed.
-  std::atomic<std::uint64_t> reclaimed_{0};
   std::atomic<std::uint64_t> pending_{0};
   std::atomic<std::uint64_t> pending_peak_{0};
-  std::atomic<std::int64_t> in_graphs_{0};
-  std::atomic<std::uint64_t> leaked_{0};
-  std::atomic<std::uint64_t> errors_{0};
 
   // Used only by the thread in a pass:
   pending_events waiting_;

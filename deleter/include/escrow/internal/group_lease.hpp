@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "escrow/core/error.hpp"
-#include "escrow/deleter/deleter.hpp"
 #include "escrow/internal/launch_order.hpp"
 
 namespace escrow::inline v0_1 {

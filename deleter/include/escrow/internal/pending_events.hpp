@@ -13,7 +13,8 @@ namespace escrow::inline v0_1 {
 
 // Queries a ready event; twice before the answer `gone`, because the thing is leaked then. Reports
 // the first error of each thing to `its`. The thread is in Relaxed capture mode.
-[[nodiscard]] ready_answer ask(cudaEvent_t ready, bool& is_reported, deleter_core& its) noexcept;
+[[nodiscard]] ready_answer ask(cudaEvent_t ready, bool& is_reported,
+                               deleter_accounts& its) noexcept;
 
 // Worker only. Things of one release_order become ready in order, so each order has a line, of
 // which a poll queries the oldest thing only. Things without an order are queried one by one.

@@ -33,7 +33,7 @@ class recycle_lane {
   // will never be known to be done, and they are leaked.
   void release(launch_end const& end, ready_answer answer = ready_answer::done) noexcept;
   // The worker, in Relaxed mode: asks for each end, and releases.
-  void release_done(deleter_core& worker) noexcept;
+  void release_done(deleter_accounts& worker) noexcept;
   // Acquire: a thread that counts less then recycles what release() has queued.
   [[nodiscard]] std::size_t deferred() const noexcept {
     return count_.load(std::memory_order_acquire);

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "escrow/core/event.hpp"
-#include "escrow/deleter/deleter.hpp"
+#include "escrow/deleter/deleter_options.hpp"
 #include "escrow/deleter/sharing_group.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/internal/group_lease.hpp"
@@ -185,7 +185,7 @@ void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std:
 
 // Drops one reference to the set's user object. If that fails, the contents are leaked, reported
 // and counted. Any thread. Source: cudaUserObjectRelease.
-void release_object(cudaUserObject_t object, deleter_core& core) noexcept;
+void release_object(cudaUserObject_t object, deleter_accounts& its) noexcept;
 
 // What: a reference to a set, dropped after the last launch. Created in advance, so that waiting
 //   cannot fail.

@@ -1,4 +1,6 @@
-// Whom errors are told to that no caller can be told: a handler, or standard error.
+// Whom errors are told to that no caller can be told: a handler, or standard error; and leaks.
+#include "escrow/internal/deleter_accounts.hpp"
+
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -14,7 +16,7 @@
 #include <utility>
 
 #include "escrow/core/error.hpp"
-#include "escrow/internal/deleter_core.hpp"
+#include "escrow/internal/release_queue.hpp"
 #include "escrow/internal/wakeup.hpp"
 
 namespace escrow::inline v0_1 {
@@ -73,14 +75,14 @@ void print(std::exception const& error) noexcept {
 
 }  // namespace
 
-struct deleter_core::error_handler {
+struct deleter_accounts::error_handler {
   std::function<void(std::exception const&)> function;
   std::atomic<bool> was_called{false};  // relaxed: one call is the first
 };
 
-deleter_core::~deleter_core() = default;
+deleter_accounts::~deleter_accounts() = default;
 
-void deleter_core::set_on_error(std::function<void(std::exception const&)> handler) {
+void deleter_accounts::set_on_error(std::function<void(std::exception const&)> handler) {
   std::shared_ptr<error_handler> next;
   if (handler) {
     next = std::make_shared<error_handler>();
@@ -91,7 +93,7 @@ void deleter_core::set_on_error(std::function<void(std::exception const&)> handl
   on_error_.swap(next);  // the previous one is destroyed after unlocking
 }
 
-void deleter_core::report(std::exception const& error) noexcept {
+void deleter_accounts::report(std::exception const& error) noexcept {
   errors_.fetch_add(1, std::memory_order_relaxed);
   if (is_process_exiting() || is_of_the_end(error)) return;
   std::shared_ptr<error_handler> handler;
@@ -114,12 +116,23 @@ void deleter_core::report(std::exception const& error) noexcept {
   }
 }
 
-void deleter_core::report(cudaError_t status, char const* api) noexcept {
+void deleter_accounts::report(cudaError_t status, char const* api) noexcept {
   try {
     report(cuda_error(status, api));
   } catch (std::bad_alloc const&) {
     errors_.fetch_add(1, std::memory_order_relaxed);  // no memory for the text
   }
+}
+
+void deleter_accounts::leak(reclaimable& unknown) noexcept {
+  // In a list, so that leak checkers find it reachable.
+  static constinit std::mutex mutex;  // guards `leaked`
+  static constinit release_list leaked;
+  {
+    std::lock_guard const lock(mutex);
+    leaked.push_back(unknown);
+  }
+  unknown.accounts().count_leaked();
 }
 
 }  // namespace escrow::inline v0_1

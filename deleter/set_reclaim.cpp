@@ -1,0 +1,66 @@
+// How a set is reclaimed: after the last launch, by the recycle lane, then by the worker.
+#include <memory>
+#include <utility>
+
+#include "escrow/internal/deleter_core.hpp"
+#include "escrow/internal/reference_set.hpp"
+
+namespace escrow::inline v0_1 {
+
+reference_set::reference_set(deleter_core& core, int device, std::shared_ptr<launch_order> order)
+    : reclaimable(core, release_lane::recycle, device, &reclaim_set),
+      order_(order != nullptr ? std::move(order) : std::make_shared<launch_order>()) {
+  core.queue_of(release_lane::destroy).reserve_places(1);
+}
+
+void reference_set::reclaim_set(reclaimable& thing) noexcept {
+  auto& set = static_cast<reference_set&>(thing);
+  set.is_recycled_ ? set.destroy() : set.recycle();
+}
+
+// Any thread, under the recycle lane's lock: slots return to their pools, owners are collected.
+void reference_set::recycle() noexcept {
+  is_recycled_ = true;
+  graph_registry::global().forget_set(*this);
+  for (; !members_.empty(); members_.pop_back()) {  // newest first: this links owners oldest first
+    reclaimable& member = *members_.back().release();
+    if (!member.drop_ref_only()) continue;  // other sets have it
+    member.drop_companions();
+    if (!member.is_slot()) {
+      member.next_ = std::exchange(owners_, &member);
+      continue;
+    }
+    member.reclaim_(member);
+    core().count_reclaimed();
+  }
+  // Also without owners: ~reference_set may destroy the event of its last launch.
+  core().push_to(*this, release_lane::destroy);
+}
+
+// The worker.
+void reference_set::destroy() noexcept {
+  deleter_core& its_core = core();
+  while (owners_ != nullptr) {
+    reclaimable& owner = *owners_;
+    owners_ = std::exchange(owner.next_, nullptr);
+    its_core.reclaim_next(owner);
+  }
+  its_core.queue_of(release_lane::destroy).cancel_place();
+  graph_registry::global().remove_set(*this);
+  delete this;
+}
+
+void release_after(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept {
+  for (deferred_release& each : held) each.end = end;
+  while (!held.empty()) {
+    deleter_core& core = held.front().set->core();
+    deferred_releases its;  // together, so that the end is asked about once
+    for (auto each = held.begin(); each != held.end();) {
+      auto const here = each++;
+      if (&here->set->core() == &core) its.splice(its.end(), held, here);
+    }
+    core.defer(std::move(its));
+  }
+}
+
+}  // namespace escrow::inline v0_1
