@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/last_error.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
