@@ -11,7 +11,6 @@
 #include "escrow/internal/driver.hpp"
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/reference_set.hpp"
-#include "size_class.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -73,7 +72,7 @@ void add_dependencies(stream_ref stream, nodes after) {
 
 }  // namespace
 
-capture_reuse::entry* capture_reuse::find(size_class& size, std::uint64_t id) noexcept {
+captured_slots* capture_reuse::find(size_class& size, std::uint64_t id) noexcept {
   auto const found = size.captured.entries.find(id);
   return found == size.captured.entries.end() ? nullptr : &found->second;
 }
@@ -88,7 +87,7 @@ bool capture_reuse::is_ordered(slot const& held) noexcept {
 }
 
 void capture_reuse::stop_reuse(slot& held) noexcept {
-  entry* const of = find(held.of_, std::exchange(held.reusable_in_, 0));
+  captured_slots* const of = find(held.of_, std::exchange(held.reusable_in_, 0));
   if (of != nullptr) std::erase(of->reusable, &held);
 }
 
@@ -112,7 +111,7 @@ void capture_reuse::unshare(slot& claimed) noexcept {
 void capture_reuse::add(slot& held, std::uint64_t id, bool is_claim, source_location where) {
   std::lock_guard const lock(mutex_);
   held.held_by_.reserve(held.held_by_.size() + 1);
-  of_size& its = held.of_.captured;
+  slots_in_graphs& its = held.of_.captured;
   auto const [found, is_new] = its.entries.try_emplace(id);
   if (is_new) {
     found->second.since = std::chrono::steady_clock::now();
@@ -173,7 +172,7 @@ bool capture_reuse::end_lease_in(slot& held, std::uint64_t id,
   std::lock_guard const lock(mutex_);
   held.released_after_.assign(after.begin(), after.end());
   held.released_edges_ = edges;
-  entry* const of = find(held.of_, id);
+  captured_slots* const of = find(held.of_, id);
   // If graphs that are not ordered with this one hold it too, no claim may reuse it.
   if (of != nullptr && held.reusable_in_ == id && is_ordered(held) && !held.is_exclusive_) {
     of->reusable.push_back(&held);
@@ -191,7 +190,7 @@ slot* capture_reuse::take(size_class& size, std::uint64_t id, Choose choose, Che
     slot* found = nullptr;
     {
       std::lock_guard const lock(mutex_);
-      entry const* const of = find(size, id);
+      captured_slots const* const of = find(size, id);
       if (of != nullptr) found = choose(*of);
       if (found == nullptr) return nullptr;
       found->is_leased_ = true;
@@ -206,7 +205,7 @@ slot* capture_reuse::take(size_class& size, std::uint64_t id, Choose choose, Che
       throw;
     }
     std::lock_guard const lock(mutex_);
-    if (entry* const of = find(size, id)) std::erase(of->reusable, found);
+    if (captured_slots* const of = find(size, id)) std::erase(of->reusable, found);
     found->is_leased_ = is_taken;
     if (!is_taken) ++moves_;
     if (is_taken) {
@@ -245,7 +244,7 @@ slot* capture_reuse::take_before(size_class& size, capture_frontier const& asked
                                  std::size_t slots_max) {
   constexpr std::size_t near = 256;
   std::span<cudaGraphNode_t const> const frontier = asked.all().first(asked.ended);
-  auto const newest_of = [](entry const& of, auto const& is_before) -> slot* {
+  auto const newest_of = [](captured_slots const& of, auto const& is_before) -> slot* {
     for (auto at = of.reusable.rbegin(); at != of.reusable.rend(); ++at) {
       if (may_take(**at) && std::ranges::all_of((*at)->released_after_, is_before)) return *at;
     }
@@ -253,7 +252,7 @@ slot* capture_reuse::take_before(size_class& size, capture_frontier const& asked
   };
   // Most often it is the stream's last one, and a look at the frontier itself is enough.
   auto const is_at_frontier = [&](cudaGraphNode_t node) { return contains(frontier, node); };
-  auto const choose_last = [&](entry const& of) { return newest_of(of, is_at_frontier); };
+  auto const choose_last = [&](captured_slots const& of) { return newest_of(of, is_at_frontier); };
   if (slot* const found = take(size, id, choose_last, is_unchanged)) return found;
 
   std::vector<cudaGraphNode_t> before(frontier.begin(), frontier.end());  // nearest first
@@ -266,7 +265,7 @@ slot* capture_reuse::take_before(size_class& size, capture_frontier const& asked
   std::size_t nodes_max = 0;
   std::unordered_set<cudaGraphNode_t> released_after;
   std::uint64_t offers = 0;
-  auto const choose = [&](entry const& of) {
+  auto const choose = [&](captured_slots const& of) {
     slot* const found = newest_of(of, is_before);
     if (found != nullptr) return found;
     offers = of.offers;
@@ -279,7 +278,7 @@ slot* capture_reuse::take_before(size_class& size, capture_frontier const& asked
   };
   auto const is_barren = [&](cudaGraphNode_t node) {
     std::lock_guard const lock(mutex_);
-    entry const* const of = find(size, id);
+    captured_slots const* const of = find(size, id);
     return of == nullptr || of->barren.contains(node);
   };
 
@@ -302,7 +301,7 @@ slot* capture_reuse::take_before(size_class& size, capture_frontier const& asked
     });
   }
   std::lock_guard const lock(mutex_);
-  entry* const of = find(size, id);
+  captured_slots* const of = find(size, id);
   if (of == nullptr || of->offers != offers) return nullptr;
   of->barren.insert(frontier.begin(), frontier.end());
   return nullptr;
@@ -310,7 +309,7 @@ slot* capture_reuse::take_before(size_class& size, capture_frontier const& asked
 
 slot* capture_reuse::take_with_edge(size_class& size, capture_info const& capture,
                                     stream_ref stream) {
-  auto const choose_oldest = [](entry const& of) -> slot* {
+  auto const choose_oldest = [](captured_slots const& of) -> slot* {
     auto const oldest =
         std::ranges::find_if(of.reusable, [](slot const* each) { return may_take(*each); });
     return oldest == of.reusable.end() ? nullptr : *oldest;

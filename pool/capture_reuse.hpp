@@ -5,14 +5,10 @@
 
 #include <algorithm>
 #include <boost/container/small_vector.hpp>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <span>
-#include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -20,7 +16,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/pool/resource_pool.hpp"
-#include "slot.hpp"
+#include "size_class.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -63,23 +59,6 @@ class capture_reuse {
  public:
   // Ids from here on are those of node shares, in place of capture ids. CUDA counts from 1.
   static constexpr std::uint64_t first_share_id = std::uint64_t{1} << 63;
-
-  // Of a capture.
-  struct entry {
-    std::size_t holds = 0;
-    std::chrono::steady_clock::time_point since;
-    source_location where;
-    std::vector<slot*> reusable;  // in the order of their releases
-    std::uint64_t offers = 0;     // releases that made a slot reusable so far
-    // No reusable slot is before these nodes. Cleared by the next release.
-    std::unordered_set<cudaGraphNode_t> barren;
-  };
-  // What graphs hold of one size of slots. Guarded by the lock.
-  struct of_size {
-    std::map<std::uint64_t, entry> entries;  // by the capture's id
-    std::size_t slots_held = 0;              // by any number of graphs
-    slot_list shared;
-  };
 
   explicit capture_reuse(bool is_in_group) : is_in_group_(is_in_group) {}
 
@@ -147,7 +126,7 @@ class capture_reuse {
   }
 
  private:
-  [[nodiscard]] static entry* find(size_class& size, std::uint64_t id) noexcept;
+  [[nodiscard]] static captured_slots* find(size_class& size, std::uint64_t id) noexcept;
   [[nodiscard]] static bool may_take(slot const& listed) noexcept;
   // While the set of its claim exists.
   [[nodiscard]] static bool has_capture_ended(slot const& claimed) noexcept;

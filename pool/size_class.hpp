@@ -10,10 +10,10 @@
 #include <string>
 #include <utility>
 
-#include "capture_reuse.hpp"
 #include "escrow/detail/shared_count.hpp"
 #include "free_lists.hpp"
 #include "local_slots.hpp"
+#include "slots_in_graphs.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -78,7 +78,7 @@ struct ESCROW_LOCAL size_class {
   free_lists free;
   slot_count slots;                        // without leaked ones
   std::atomic<std::size_t> slots_peak{0};  // statistics: relaxed
-  capture_reuse::of_size captured;
+  slots_in_graphs captured;
 
   mutable std::mutex locals_mutex;        // guards it; held across no CUDA call
   std::forward_list<local_slots> locals;  // never removed before the pool's end

@@ -24,16 +24,11 @@ READING_ORDER = {
     " ready_event graph_query",
     "deleter": "use_clock reclaimable retired_object deleter_options sharing_group launch_order group_lease reachable_allocator release_queue wakeup deleter_accounts"
     " pending_events reference_set graph_registry recycle_lane object_store deleter_core set_reclaim deleter group_leases group_stats worker pass shared_object kernel_argument",
-    "pool": "slot_pool slot lease claimer resource_pool free_lists capture_reuse local_slots size_class stream_use deferred_slots search slot_pool_state claim at_limit refuse uses release deferred"
+    "pool": "slot_pool slot lease claimer resource_pool free_lists local_slots slots_in_graphs size_class capture_reuse stream_use deferred_slots search slot_pool_state claim at_limit refuse uses release deferred"
     " local_claims captured device_memory scratch_pool sizes lifecycle describe stream_allocator",
     "graph": "graph_core node_changes graph_tree kept_leases graph_survey launch_orders graph hoist graph_exec exec_row exec_state"
     " exec_changes graph_shape exec_set stream_launcher",
     "nodes": "bound_arguments launch node_kind node_kinds build",
-}
-# Includes that run against that order, and why. Five at most.
-BACKWARD_MAX = 5
-BACKWARD = {
-    ("pool", "capture_reuse", "size_class"): "a size has what captures hold of its slots",
 }
 LINE_MAX, FILE_MAX, FUNCTION_MAX, README_MAX, CLASS_WORDS_MAX = 100, 400, 70, 110, 200
 BANNED = {
@@ -97,7 +92,7 @@ def included_file(part, line):
 
 def check_reading_order(all_sources):
     """Includes inside a part run one way."""
-    used, seen = set(), set()
+    seen = set()
     for name, lines in all_sources:
         part, path = name.split("/")[0], Path(name)
         if part not in READING_ORDER or name == f"{part}/include/escrow/{part}.hpp":
@@ -111,15 +106,10 @@ def check_reading_order(all_sources):
             other = included_file(part, line)
             if other is None or other == path.stem:
                 continue
-            if (part, path.stem, other) in BACKWARD:
-                used.add((part, path.stem, other))
-            elif other in order[order.index(path.stem) :]:
+            if other in order[order.index(path.stem) :]:
                 yield f"{name}:{number}: includes {other}, which stands behind it in READING_ORDER"
     yield from (f"tidy: there is no {stem} in {part}" for part, order in READING_ORDER.items()
                 for stem in order.split() if (part, stem) not in seen)
-    yield from (f"tidy: {each} is no exception any more" for each in BACKWARD.keys() - used)
-    if len(BACKWARD) > BACKWARD_MAX:
-        yield f"tidy: {len(BACKWARD)} includes run backwards, at most {BACKWARD_MAX} may"
 
 
 def check_exports(name, lines):
