@@ -27,8 +27,7 @@ class deferred_slots {
     for (unrecorded_use& each : ended.unrecorded_) {
       each.of = &ended;
       by_stream_.insert(each);
-      // Relaxed: see may_have().
-      counts_[place_of(key_of(each))].fetch_add(1, std::memory_order_relaxed);
+      count(each, 1);
     }
     return true;
   }
@@ -36,6 +35,8 @@ class deferred_slots {
   // Whether slots may wait for that stream of the calling thread. Relaxed: a call that misses one
   // records it the next time.
   [[nodiscard]] bool may_have(stream_ref stream) const noexcept {
+    if (count_.load(std::memory_order_relaxed) == 0) [[likely]]
+      return false;
     return counts_[place_of(key_of(use_of(stream, 0, 0)))].load(std::memory_order_relaxed) != 0;
   }
 
@@ -72,21 +73,28 @@ class deferred_slots {
     return static_cast<std::size_t>((number * 0x9E3779B97F4A7C15U) >> 56U);
   }
   void remove(slot& listed) noexcept;  // under the lock
+  // Relaxed: see may_have(). Unsigned numbers wrap around.
+  void count(stream_use const& use, int change) noexcept {
+    count_.fetch_add(static_cast<std::size_t>(change), std::memory_order_relaxed);
+    counts_[place_of(key_of(use))].fetch_add(static_cast<std::uint32_t>(change),
+                                             std::memory_order_relaxed);
+  }
 
   mutable std::mutex mutex_;  // guards the three below, and the uses of the slots
   slot_list all_;
   uses_by_stream by_stream_;  // of one stream, in the order in which they were added
   bool is_closed_ = false;
-  // Uses by a hash of their streams. Written under the lock, read by each claim and release: cache
-  // lines of their own.
-  alignas(64) std::array<std::atomic<std::uint32_t>, places> counts_{};
+  // Uses, and by a hash of their streams. Written under the lock, read by each claim and release:
+  // cache lines of their own.
+  alignas(64) std::atomic<std::size_t> count_{0};
+  std::array<std::atomic<std::uint32_t>, places> counts_{};
 };
 
 inline void deferred_slots::remove(slot& listed) noexcept {
   all_.remove(listed);
   for (unrecorded_use const& each : listed.unrecorded_) {
     by_stream_.erase(by_stream_.iterator_to(each));
-    counts_[place_of(key_of(each))].fetch_sub(1, std::memory_order_relaxed);  // see may_have()
+    count(each, -1);
   }
 }
 
@@ -116,7 +124,8 @@ inline slot_list deferred_slots::close() noexcept {
   std::lock_guard const lock(mutex_);
   is_closed_ = true;
   by_stream_.clear();
-  for (auto& each : counts_) each.store(0, std::memory_order_relaxed);  // see may_have()
+  count_.store(0, std::memory_order_relaxed);  // see may_have()
+  for (auto& each : counts_) each.store(0, std::memory_order_relaxed);
   return std::exchange(all_, {});
 }
 

@@ -135,7 +135,7 @@ TEST_F(DriverCalls, TellTheDependenciesOfANodeAsTheRuntimeDoes) {
   cudaGraphNode_t const asked = add_kernel(graph, tiny_call());
   must(cudaGraphAddDependencies(graph, &early, &asked, &trigger_edge, 1));
   must(cudaGraphAddDependencies(graph, &late, &asked, nullptr, 1));
-  for (std::size_t const room : {0, 1, 2, 4}) {
+  for (std::size_t const room : {0U, 1U, 2U, 4U}) {
     std::vector<cudaGraphNode_t> by_driver(4);
     std::vector<CUgraphEdgeData> edges_by_driver(4);
     std::vector<cudaGraphNode_t> by_runtime(4);
