@@ -66,10 +66,11 @@ void print(std::exception const& error) noexcept {
   static constinit std::atomic<int> shown{0};  // relaxed: each number once
   if (shown.load(std::memory_order_relaxed) > shown_max) return;
   int const before = shown.fetch_add(1, std::memory_order_relaxed);
-  if (before < shown_max) std::fprintf(stderr, "escrow: %s\n", error.what());
-  if (before == shown_max) {
-    std::fputs("escrow: more errors follow, which are not shown: see deleter::set_on_error\n",
-               stderr);
+  if (before < shown_max) {
+    static_cast<void>(std::fprintf(stderr, "escrow: %s\n", error.what()));
+  } else if (before == shown_max) {
+    static_cast<void>(std::fputs(
+        "escrow: more errors follow, which are not shown: see deleter::set_on_error\n", stderr));
   }
 }
 

@@ -8,8 +8,10 @@
 
 // Of ThreadSanitizer's runtime; null in a program without.
 extern "C" {
-[[gnu::weak]] void __tsan_release(void* address);  // NOLINT(bugprone-reserved-identifier)
-[[gnu::weak]] void __tsan_acquire(void* address);  // NOLINT(bugprone-reserved-identifier)
+// NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): its names.
+[[gnu::weak]] void __tsan_release(void* address);
+[[gnu::weak]] void __tsan_acquire(void* address);
+// NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp)
 }
 
 namespace escrow::inline v0_1 {
