@@ -1,4 +1,4 @@
-// What a sharing group tells of its graphs, and its last words.
+// Sharing groups: copies, and statistics of what their graphs hold.
 #include "escrow/deleter/sharing_group.hpp"
 
 #include <memory>

@@ -14,7 +14,7 @@
 
 namespace escrow::inline v0_1 {
 
-// What: the part of a deleter that all of its other parts may tell of what no caller can be told.
+// What: the part of a deleter that reports errors, leaks things, and counts. All others use it.
 // Thread safety: any thread. Lifetime: the deleter_core's.
 class deleter_accounts {
  public:

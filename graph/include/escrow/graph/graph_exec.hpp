@@ -126,11 +126,12 @@ class ESCROW_API graph_exec {
   // graph, after set(), which cannot change the copies, until the next update(), or if moved from.
   [[nodiscard]] std::size_t copies() const noexcept;
 
-  // Uploads the exec to the device before a first launch on `stream`. Upload what you launch: until
-  // then CUDA runs the kernels of all graphs more slowly, and from then on if the exec is destroyed
-  // before (measured). So an exec with copies is left to its first launches. Throws std::bad_alloc
-  // and cuda_error, which names cudaEventRecord if the exec, with conditional nodes, was uploaded
-  // but not recorded: the destructor may then block other threads. Source: cudaGraphUpload.
+  // Uploads the exec to the device before a first launch on `stream`. Upload what you will launch:
+  // an exec that is uploaded and not launched slows the kernels of all graphs of the process, and
+  // if it is destroyed so, for good (measured). So an exec with copies, of which one part may never
+  // be launched, is uploaded by its first launches instead. Throws std::bad_alloc and cuda_error,
+  // which names cudaEventRecord if the exec, with conditional nodes, was uploaded but not recorded:
+  // the destructor may then block other threads. Source: cudaGraphUpload.
   void upload(stream_ref stream, source_location where = source_location::current());
 
   // From the next launch on, runs `source`, which must have the same nodes and edges, and holds
