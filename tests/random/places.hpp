@@ -217,6 +217,7 @@ struct exec_place {
   unsigned shape = 0;         // the graph's then
   int nodes_then = 0;         // the last node's id then
   bool was_updated = false;
+  bool has_other_nodes = false;  // than its graph had: of another one, or a later shape
   bool of_hoisted = false;
   bool is_conditional = false;
   bool has_memory = false;

@@ -120,6 +120,8 @@ struct world_changes : world_nodes {
     meet(exec_set_after_an_update, place.was_updated);
     std::erase_if(in.needed, is_replaced);
     if (place.is_end_unknown) append(in.lingering, old);
+    // The node may stand for a captured kernel that began or ended the use of a slot.
+    if (place.has_other_nodes) make_racy(in.needed);
     in.give(at.id, what.kept, true);
     return result;
   }

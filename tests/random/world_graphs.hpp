@@ -355,13 +355,15 @@ struct world_graphs : world_retired {
     }
     meet(exec_updated_in_flight, is_in_flight(place));
     bool const is_same = source.serial == place.made_of;
-    meet(exec_updated_from_a_reshaped_graph, is_same && source.shape != place.shape);
+    bool const is_reshaped = source.shape != place.shape;
+    meet(exec_updated_from_a_reshaped_graph, is_same && is_reshaped);
     note_use(g);
     kept = model_.graphs[g];
     if (!place.own) kept.grows_with.push_back(source.serial);
     if (way >= 2 || !source.own) kept.grows_with_bodies_of.push_back(source.serial);
     if (place.is_end_unknown) append(kept.lingering, before.held);
     place.was_updated = true;
+    place.has_other_nodes = !is_same || is_reshaped;
     if (is_same) place.nodes_then = node_ids_;
     place.of_hoisted = source.is_hoisted;
     place.has_memory = place.has_memory || source.has_memory;
