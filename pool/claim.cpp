@@ -50,26 +50,33 @@ claimed_slot slot_pool::claim_bytes(claim_request const& asked) {
 
 claimed_slot slot_pool::state::claim(claim_request const& asked, size_class& of) {
   require_open(asked.call, of, asked.stream);
-  detail::capture_dependencies after;
-  capture_info const capture = usable_capture_of(asked.call, asked.stream, &after);
-  if (capture.is_active()) [[unlikely]] {
-    return claim_slowly(asked, of, 0, capture, capture_frontier(after));
+  if (!options.streams_outlive_pool || !captures_nothing(asked.stream.get())) {
+    detail::capture_dependencies after;
+    capture_info const capture = usable_capture_of(asked.call, asked.stream, &after);
+    if (capture.is_active()) [[unlikely]] {
+      return claim_slowly(asked, of, 0, capture, capture_frontier(after));
+    }
   }
   std::uint64_t const id = stream_id(asked.stream);
   record_deferred(asked.stream, id);
   if (kind_of(asked) == claim_kind::for_host) return claim_slowly(asked, of, id, {}, {});
   if (options.streams_outlive_pool && thread_of(asked.stream.get()) == 0) {
     stream_use const on = use_of(asked.stream, id, options.device);
-    return claim_local(local_of(of, on, asked), on, asked, of);
+    return claim_uncovered(claimers.lasting, on, asked, of);
   }
   return claim_eager(asked, of, id);
 }
 
 claimed_slot slot_pool::state::claim_eager(claim_request const& asked, size_class& of,
                                            std::uint64_t id) {
-  if (slot* const own = of.free.take_newest(id)) [[likely]] {
-    if (!own->also_ready_.empty()) wait_for(*own, asked.stream, true);
-    return leased(*own, use_of(asked.stream, id, options.device), asked.where);
+  slot* own = of.free.take_newest(id);
+  stream_use const on = use_of(asked.stream, id, options.device);
+  if (own != nullptr && own->is_uncovered_) [[unlikely]] {  // a claimer's
+    cover(of.free.take_uncovered(id, own), on, true);
+    own = of.free.take_newest(id);
+  }
+  if (own != nullptr) [[likely]] {
+    return leased_in_order(*own, asked, on);
   }
   return claim_slowly(asked, of, id, {}, {});
 }
@@ -120,7 +127,7 @@ slot* slot_pool::state::take_eager(size_class& of, stream_ref stream, std::uint6
   if (found == nullptr) found = of.free.take_oldest();
   stream_use const on = use_of(stream, stream_id, options.device);
   // A release on another thread may have come after this claim looked there; also others' claimers.
-  if (found == nullptr && give_all(of, on)) found = of.free.take_oldest();
+  if (found == nullptr && cover_all(of, on)) found = of.free.take_oldest();
   if (found == nullptr) return seen.is_first ? nullptr : grow_in_room(of, seen, &on);
   wait_for(*found, stream, found->key_ == stream_id);
   return found;
@@ -131,7 +138,7 @@ slot* slot_pool::state::take_unused(size_class& of, stream_use const* on, search
   slot* found = take_idle(of, seen.pass, may_grow);
   if (found == nullptr) found = make_slot(of, seen);  // on failure there may be one to wait for
   if (found == nullptr && may_grow) found = take_idle(of, seen.pass);
-  if (found == nullptr && on != nullptr && give_all(of, *on)) {
+  if (found == nullptr && on != nullptr && cover_all(of, *on)) {
     search_pass again = next_pass();
     found = take_idle(of, again);
   }
@@ -177,7 +184,7 @@ slot* slot_pool::state::take_idle(size_class& of, search_pass& pass, bool is_fir
       if (is_taken) return found;
     }
   }
-  ask_for_local_slots(of);
+  claimers.ask(of);
   return nullptr;
 }
 
@@ -235,7 +242,7 @@ slot* slot_pool::state::grow_in_room(size_class& of, search_result& seen, stream
   // Other threads may take what becomes free, but no room while this one has the turn.
   std::size_t const attempts_max = std::max<std::size_t>(16, slots_of(of, true));
   for (std::size_t attempt = 0; attempt < attempts_max && may_make_room(of, seen); ++attempt) {
-    if (on != nullptr) for_each_size([&](size_class& each) { give_all(each, *on); });
+    if (on != nullptr) for_each_size([&](size_class& each) { cover_all(each, *on); });
     bool const is_out_of_memory = seen.failure != nullptr;
     std::size_t const freed = owner.trim(is_out_of_memory ? 0 : bytes_max - of.bytes);
     if (freed == 0 && is_out_of_memory) return nullptr;

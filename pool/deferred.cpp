@@ -118,10 +118,10 @@ void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_asked) 
   if (!is_recorded) covering.reset();
   while (oldest != nullptr) {
     slot& each = *std::exchange(oldest, oldest->newer_);
-    each.newer_ = nullptr;
+    each.newer_ = each.older_ = nullptr;
     each.released_at_ = stamp();
     each.covered_by_ = covering;
-    each.is_uncovered_ = false;
+    size_class::end_uncovered(each);
     each.key_ = is_recorded ? on.id : free_lists::own_list_of(each);
     each.is_lost_ = is_gone;
     if (!is_recorded && !is_gone) {

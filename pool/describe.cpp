@@ -98,15 +98,8 @@ pool_stats slot_pool::state::stats(size_class& of) const noexcept {
   });
   free_lists::counts const free = of.free.count();
   now.idle = free.listed;
+  now.unrecorded = free.uncovered;
   now.hits = free.newest_taken;
-  {
-    std::lock_guard const lock(of.locals_mutex);
-    for (local_slots const& each : of.locals) {
-      now.unrecorded += each.idle();
-      now.hits += each.taken();
-    }
-  }
-  now.idle += now.unrecorded;
   elsewhere += now.idle;
   // Last: a slot that is destroyed meanwhile must not look like a lease.
   now.slots = of.slots.alive();
@@ -155,12 +148,7 @@ void slot_pool::state::add_holders(size_class& of, std::vector<holder>& all) con
   deferred.for_each([&](slot const& each) {
     if (&each.of_ == &of) add_stream(each.unrecorded_.front().handle, 1);
   });
-  {
-    std::lock_guard const lock(of.locals_mutex);
-    for (local_slots const& each : of.locals) {
-      if (each.idle() != 0) add_stream(each.of_stream.handle, each.idle());
-    }
-  }
+  for (auto const& [stream, count] : of.free.uncovered()) add_stream(stream, count);
   std::size_t leased = stats(of).leased;
   {
     std::lock_guard const lock(leases_mutex);

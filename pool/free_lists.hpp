@@ -8,17 +8,21 @@
 #include <limits>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "escrow/internal/spin_lock.hpp"
 #include "slot.hpp"
 
 namespace escrow::inline v0_1 {
 
-// One FIFO list per stream, found by hash. Within a list the oldest release completes first, so a
-// claim queries one slot per list; it removes the slot meanwhile, because no lock may be held
-// across a CUDA call. A list's oldest slot represents it, so nothing is allocated for a new stream
-// or kept for a destroyed one.
-// Thread safety: any thread. Streams are distributed over shards, each with a lock that is held for
+// One list per stream, found by hash, in the order of releases:
+//     oldest, covered, covered | uncovered, newest
+// A covered slot has an event behind its work, or is idle. Covered ones complete in their order, so
+// a claim queries one slot per list; it removes the slot meanwhile, because no lock may be held
+// across a CUDA call. Uncovered slots (slot::is_uncovered_) are claimed on their stream alone,
+// until one event is recorded behind all of them. A list's oldest slot represents it, so nothing is
+// allocated for a new stream or kept for a destroyed one. Thread safety: any thread. Streams are
+// distributed over shards, each with a lock that is held for
 //   a few instructions and across no CUDA call.
 class free_lists {
  public:
@@ -39,13 +43,28 @@ class free_lists {
   static constexpr std::uint64_t any = std::numeric_limits<std::uint64_t>::max();
   slot* take_oldest(std::uint64_t last = any) noexcept;
 
-  // Adds a free slot as its list's newest, or as its oldest. False if closed: the caller keeps it.
+  // Adds a covered slot as its list's newest of these, or as its oldest. False if closed: the
+  // caller keeps it.
   [[nodiscard]] bool put(slot& free, bool as_oldest = false) noexcept;
+
+  // Adds an uncovered slot as its list's newest. False if closed, if there are `max` of them, or if
+  // not `may_put()`, asked under the list's lock: the caller keeps it.
+  template <class MayPut>
+  [[nodiscard]] bool put_uncovered(slot& free, std::size_t max, MayPut may_put) noexcept;
+  // Removes the uncovered slots of the list `key`, linked by newer_ from the oldest on, and then
+  // `newer`, if not null.
+  [[nodiscard]] slot* take_uncovered(std::uint64_t key, slot* newer = nullptr) noexcept;
+  // The same of any list but those of cudaStreamPerThread, of which each thread has its own; null
+  // if no list has any.
+  [[nodiscard]] slot* take_uncovered_of_any() noexcept;
+  // How many uncovered slots each list has, with its stream. Throws std::bad_alloc.
+  [[nodiscard]] std::vector<std::pair<cudaStream_t, std::size_t>> uncovered();
 
   // Counted under the locks, and summed shard by shard.
   struct counts {
-    std::uint64_t puts = 0;          // number of puts so far
+    std::uint64_t puts = 0;          // number of puts of covered slots so far
     std::size_t listed = 0;          // slots in the lists
+    std::size_t uncovered = 0;       // of them
     std::uint64_t newest_taken = 0;  // how many take_newest() has taken
   };
   [[nodiscard]] counts count() noexcept;
@@ -59,7 +78,7 @@ class free_lists {
     return looked_at.load(std::memory_order_acquire) != 0;
   }
 
-  [[nodiscard]] std::size_t lists() const noexcept;  // how many have slots
+  [[nodiscard]] std::size_t lists() const noexcept;  // how many have covered slots
   void close() noexcept;                             // refuses slots from now on
 
  private:
@@ -67,16 +86,21 @@ class free_lists {
   struct alignas(64) shard {
     spin_lock mutex;  // guards all below, and the links of its slots
     bool is_closed = false;
-    std::uint64_t puts = 0;
-    std::uint64_t taken = 0;
-    std::uint64_t newest_taken = 0;  // of them, by take_newest()
-    // Number of lists. Written under the lock, read without it: acquire and release, so that a
-    // search that sees a list removed sees its slot in `looked_at`. A new list adds to `puts`.
+    std::uint64_t puts = 0;          // of covered ones
+    std::uint64_t taken = 0;         // covered ones
+    std::uint64_t newest_taken = 0;  // by take_newest()
+    std::size_t uncovered = 0;
+    // Number of lists with covered slots. Written under the lock, read without it: acquire and
+    // release, so that a search that sees a list removed sees its slot in `looked_at`. A new list
+    // adds to `puts`.
     std::atomic<std::size_t> lists{0};
     std::array<slot*, 32> by_hash{};  // the lists' oldest slots
 
     [[nodiscard]] bool is_empty() const noexcept {
       return lists.load(std::memory_order_acquire) == 0;
+    }
+    void count_lists(std::size_t more) noexcept {  // unsigned numbers wrap around
+      lists.store(lists.load(std::memory_order_relaxed) + more, std::memory_order_release);
     }
   };
 
@@ -86,13 +110,14 @@ class free_lists {
     while (*at != nullptr && (*at)->key_ != key) at = &(*at)->list_.chained;
     return *at;
   }
-  // The link to the oldest release of those by the stamp `last`, of slots not yet asked about in
-  // pass number `pass`; null if there is none.
+  // The link to the oldest release of those by the stamp `last`, of covered slots not yet asked
+  // about in pass number `pass`; null if there is none.
   static slot** find_oldest(shard& in, std::uint64_t last, std::uint64_t pass) noexcept {
     slot** found = nullptr;
     for (slot*& first : in.by_hash) {
       for (slot** at = &first; *at != nullptr; at = &(*at)->list_.chained) {
         if ((*at)->released_at_ > last || (*at)->asked_in_ >= pass) continue;
+        if ((*at)->is_uncovered_) continue;
         found = at;
         last = (*at)->released_at_;
       }
@@ -100,6 +125,7 @@ class free_lists {
     return found;
   }
   static slot* take(shard& in, slot*& oldest) noexcept;
+  static slot* take_uncovered(shard& in, slot*& oldest) noexcept;
 
   static constexpr std::size_t shards = 32;
   shard& shard_of(std::uint64_t key) noexcept { return shards_[key % shards]; }
@@ -113,16 +139,20 @@ class free_lists {
 // Used by every claim and release.
 
 inline slot* free_lists::take(shard& in, slot*& oldest) noexcept {
-  ++in.taken;
   slot* const taken = oldest;
   slot* const heir = std::exchange(taken->newer_, nullptr);
+  if (!taken->is_uncovered_) {
+    ++in.taken;
+    if (heir == nullptr || heir->is_uncovered_) in.count_lists(-std::size_t{1});
+  } else {
+    --in.uncovered;
+  }
   if (heir != nullptr) {
     heir->older_ = nullptr;
     heir->list_ = taken->list_;
     oldest = heir;
   } else {
     oldest = taken->list_.chained;
-    in.lists.store(in.lists.load(std::memory_order_relaxed) - 1, std::memory_order_release);
   }
   return taken;
 }
@@ -133,12 +163,18 @@ inline slot* free_lists::take_newest(std::uint64_t key) noexcept {
   slot*& oldest = find(home, key);
   if (oldest == nullptr) return nullptr;
   ++home.newest_taken;
-  slot* const newest = oldest->list_.newest;
+  auto& list = oldest->list_;
+  slot* const newest = list.newest;
   if (newest == oldest) return take(home, oldest);
-  ++home.taken;
   slot* const heir = std::exchange(newest->older_, nullptr);
   heir->newer_ = nullptr;
-  oldest->list_.newest = heir;
+  list.newest = heir;
+  if (newest->is_uncovered_) {
+    --home.uncovered;
+    if (--list.uncovered_count == 0) list.uncovered = nullptr;
+  } else {
+    ++home.taken;
+  }
   return newest;
 }
 
@@ -147,20 +183,101 @@ inline bool free_lists::put(slot& free, bool as_oldest) noexcept {
   std::lock_guard const lock(home.mutex);
   if (home.is_closed) return false;
   slot*& oldest = find(home, free.key_);
+  ++home.puts;
   if (oldest == nullptr) {
     oldest = &free;
     free.list_ = {.newest = &free};
-    home.lists.store(home.lists.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-  } else if (as_oldest) {
+    home.count_lists(1);
+    return true;
+  }
+  bool const is_first = oldest->is_uncovered_;
+  if (is_first) home.count_lists(1);
+  if (as_oldest || is_first) {
     oldest->older_ = &free;
     free.list_ = oldest->list_;
     free.newer_ = std::exchange(oldest, &free);
+    return true;
+  }
+  slot* const newer = oldest->list_.uncovered;
+  slot*& link = newer != nullptr ? newer->older_ : oldest->list_.newest;
+  free.newer_ = newer;
+  free.older_ = std::exchange(link, &free);
+  free.older_->newer_ = &free;
+  return true;
+}
+
+// Slots without an event.
+
+template <class MayPut>
+bool free_lists::put_uncovered(slot& free, std::size_t max, MayPut may_put) noexcept {
+  shard& home = shard_of(free.key_);
+  std::lock_guard const lock(home.mutex);
+  if (home.is_closed || max == 0 || !may_put()) return false;
+  slot*& oldest = find(home, free.key_);
+  if (oldest == nullptr) {
+    oldest = &free;
+    free.list_ = {.newest = &free, .uncovered = &free, .uncovered_count = 1};
   } else {
-    free.older_ = std::exchange(oldest->list_.newest, &free);
+    auto& list = oldest->list_;
+    if (list.uncovered_count >= max) return false;
+    if (list.uncovered_count++ == 0) list.uncovered = &free;
+    free.older_ = std::exchange(list.newest, &free);
     free.older_->newer_ = &free;
   }
-  ++home.puts;
+  ++home.uncovered;
   return true;
+}
+
+inline slot* free_lists::take_uncovered(shard& in, slot*& oldest) noexcept {
+  auto& list = oldest->list_;
+  slot* const first = list.uncovered;
+  in.uncovered -= std::exchange(list.uncovered_count, 0);
+  if (first == oldest) {
+    oldest = list.chained;
+  } else {
+    list.newest = std::exchange(first->older_, nullptr);
+    list.newest->newer_ = nullptr;
+    list.uncovered = nullptr;
+  }
+  return first;
+}
+
+[[gnu::noinline]] inline slot* free_lists::take_uncovered(std::uint64_t key, slot* newer) noexcept {
+  shard& home = shard_of(key);
+  std::lock_guard const lock(home.mutex);
+  slot*& oldest = find(home, key);
+  if (oldest == nullptr || oldest->list_.uncovered == nullptr) return newer;
+  slot* const newest = oldest->list_.newest;
+  newest->newer_ = newer;
+  return take_uncovered(home, oldest);
+}
+
+inline slot* free_lists::take_uncovered_of_any() noexcept {
+  for (shard& each : shards_) {
+    std::lock_guard const lock(each.mutex);
+    for (slot*& first : each.by_hash) {
+      for (slot** at = &first; *at != nullptr; at = &(*at)->list_.chained) {
+        slot const* const uncovered = (*at)->list_.uncovered;
+        if (uncovered == nullptr || uncovered->released_on_ == cudaStreamPerThread) continue;
+        return take_uncovered(each, *at);
+      }
+    }
+  }
+  return nullptr;
+}
+
+inline std::vector<std::pair<cudaStream_t, std::size_t>> free_lists::uncovered() {
+  std::vector<std::pair<cudaStream_t, std::size_t>> all;
+  for (shard& each : shards_) {
+    std::lock_guard const lock(each.mutex);
+    for (slot const* first : each.by_hash) {
+      for (; first != nullptr; first = first->list_.chained) {
+        auto const& [newest, chained, uncovered, count] = first->list_;
+        if (count != 0) all.emplace_back(uncovered->released_on_, count);
+      }
+    }
+  }
+  return all;
 }
 
 // Searches through all lists.
@@ -205,7 +322,8 @@ inline free_lists::counts free_lists::count() noexcept {
   for (shard& each : shards_) {
     std::lock_guard const lock(each.mutex);
     sum.puts += each.puts;
-    sum.listed += each.puts - each.taken;
+    sum.listed += each.puts - each.taken + each.uncovered;
+    sum.uncovered += each.uncovered;
     sum.newest_taken += each.newest_taken;
   }
   return sum;

@@ -56,8 +56,7 @@ slot_pool::state::state(slot_pool& pool, pool_options given, make_function made,
       sweep_on_worker(*this, used, options.device),
       reuse(options.group.has_value()),
       smallest(policy != nullptr ? scratch_pool::bytes_min : 0,
-               policy != nullptr ? label_of(scratch_pool::bytes_min) : options.label,
-               local_slots_max()),
+               policy != nullptr ? label_of(scratch_pool::bytes_min) : options.label),
       bytes_max((policy != nullptr ? *policy : scratch_policy{}).bytes_max),
       unused_max((policy != nullptr ? *policy : scratch_policy{}).idle_max),
       checked_at(std::chrono::steady_clock::now().time_since_epoch()) {}
@@ -105,7 +104,7 @@ void slot_pool::close() noexcept {
   }
   in.for_each_size([&in](size_class& each) {
     each.free.close();
-    in.close_local_slots(each);
+    if (in.options.streams_outlive_pool) in.cover_lasting(each);
     while (slot* const idle = each.free.take_oldest()) in.destroy(*idle);
   });
 }
@@ -178,6 +177,7 @@ void slot_pool::state::destroy(slot& idle) noexcept {
 void slot_pool::state::leak(slot& unknown) noexcept {
   size_class& of = unknown.of_;
   unknown.end_in_group();
+  size_class::end_uncovered(unknown);
   deleter_core::leak(unknown);
   give_back(of);
   of.slots.remove();

@@ -15,14 +15,18 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-void require_same_thread(stream_use const& use, std::string_view what_it_did) {
-  if (!is_other_thread(use)) return;
+[[noreturn]] void refuse_other_thread(std::string_view what_it_did) {
   throw usage_error(
       "lease::release",
       "cudaStreamPerThread names another stream on this thread than on the one that " +
           std::string(what_it_did),
       "release on that thread; after a claim on cudaStreamPerThread, "
       "release(stream) with another stream will do, too");
+}
+
+inline void require_same_thread(stream_use const& use, std::string_view what_it_did) {
+  if (is_other_thread(use)) [[unlikely]]
+    refuse_other_thread(what_it_did);
 }
 
 }  // namespace
@@ -62,7 +66,7 @@ void slot_pool::release(claimed_slot& lease) {
   try {
     std::optional<device_scope> device;
     if (is_ambiguous(lease.on.handle)) device.emplace(in.options.device);  // the claiming stream's
-    if (lease.local != nullptr && in.release_local(lease)) return;
+    if (lease.uncovered_by != nullptr && in.release_uncovered(lease)) return;
     in.release_on(lease, lease.on, claim, true, "lease::release");
   } catch (cuda_error const& failed) {
     if (failed.status() != cudaErrorNotPermitted || lease.what == nullptr) throw;
@@ -74,7 +78,8 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream, char const* call
   state& in = *require_slot(call, lease).pool_.state_;
   bool const is_claiming_handle =
       stream.get() == lease.on.handle && !is_ambiguous(lease.on.handle) && lease.capture_id == 0;
-  if (is_claiming_handle && (lease.local != nullptr || is_reclaiming())) return release(lease);
+  if (is_claiming_handle && (lease.uncovered_by != nullptr || is_reclaiming()))
+    return release(lease);
   try {
     stream_use const on = in.use_without_id(stream);
     if (is_reclaiming()) return in.release_reclaimed(lease, on);
@@ -109,7 +114,7 @@ void slot_pool::release_at_end(claimed_slot& lease) noexcept {
 void slot_pool::state::release_after_failure(claimed_slot& lease, bool is_told) noexcept {
   capture_info capture;
   try {
-    if (lease.local != nullptr) require_stream("lease::~lease", lease.on);
+    if (lease.uncovered_by != nullptr) require_stream("lease::~lease", lease.on);
     device_scope const device(options.device);
     if (!is_other_thread(lease.on)) {
       static_cast<void>(succeeded(query_recordable(lease.on.handle, capture)));
@@ -186,7 +191,7 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on,
   slot& used = *std::exchange(lease.what, nullptr);
   untrack(used);
   used.is_done_ = false;
-  used.is_uncovered_ = false;
+  size_class::end_uncovered(used);
   used.was_used_ = true;
   used.covered_by_.reset();
   if (!used.also_ready_.empty()) [[unlikely]]

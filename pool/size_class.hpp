@@ -5,14 +5,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <forward_list>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "escrow/detail/shared_count.hpp"
 #include "free_lists.hpp"
-#include "local_slots.hpp"
 #include "slots_in_graphs.hpp"
 
 namespace escrow::inline v0_1 {
@@ -62,8 +59,8 @@ class ESCROW_LOCAL slot_count {
 // What a pool has for each size of its slots: a resource_pool has one, a scratch_pool makes them.
 // Thread safety: any thread. Lifetime: the pool's.
 struct ESCROW_LOCAL size_class {
-  size_class(std::size_t of_each, std::string its_label, std::size_t local_max)
-      : bytes(of_each), label(std::move(its_label)), local_left(local_max) {}
+  size_class(std::size_t of_each, std::string its_label)
+      : bytes(of_each), label(std::move(its_label)) {}
 
   std::size_t const bytes;  // of each slot; 0: a resource_pool's
   std::string const label;  // in errors and holders
@@ -80,17 +77,19 @@ struct ESCROW_LOCAL size_class {
   std::atomic<std::size_t> slots_peak{0};  // statistics: relaxed
   slots_in_graphs captured;
 
-  mutable std::mutex locals_mutex;        // guards it; held across no CUDA call
-  std::forward_list<local_slots> locals;  // never removed before the pool's end
-  // Those of streams, by id; empty if they do not outlive the pool. Stored with release under the
-  // lock, acquired by claims without it.
-  std::array<std::atomic<local_slots*>, 64> by_stream{};
-  std::atomic<std::size_t> local_left;  // see local_slots
-
-  // Read by each claim or release, and seldom written: a cache line of their own. Relaxed: a call
-  // that misses a change acts on it the next time.
-  alignas(64) std::atomic<std::size_t> local_users{0};  // claimers and streams
-  std::atomic<std::size_t> local_idle_max{0};           // each may keep so many
+  // How many slots are uncovered, free or leased again. Read by each claim or release without an
+  // event, and seldom written: a cache line of its own. Relaxed: a number.
+  alignas(64) std::atomic<std::size_t> uncovered{0};
+  [[nodiscard]] bool uncover(slot& used, std::size_t most) noexcept {  // false: there are so many
+    if (used.is_uncovered_) return true;
+    std::size_t now = uncovered.load(std::memory_order_relaxed);
+    do {
+      if (now >= most) return false;
+    } while (!uncovered.compare_exchange_weak(now, now + 1, std::memory_order_relaxed));
+    used.is_uncovered_ = true;
+    return true;
+  }
+  static void end_uncovered(slot& used) noexcept;
 
   // Whether a slot, or its room, is on its way: asked about, or to its destruction.
   [[nodiscard]] bool is_any_on_its_way() const noexcept {
@@ -99,6 +98,13 @@ struct ESCROW_LOCAL size_class {
   // Whether there are free slots, too.
   [[nodiscard]] bool has_busy() const noexcept { return is_any_on_its_way() || free.lists() != 0; }
 };
+
+inline void size_class::end_uncovered(slot& used) noexcept {
+  if (!used.is_uncovered_) [[likely]]
+    return;
+  used.is_uncovered_ = false;
+  used.of_.uncovered.fetch_sub(1, std::memory_order_relaxed);
+}
 
 // While a free slot is on its way to its destruction: a claim that finds neither it nor its room
 // sees `looked_at`, or that it is ending, and tries again.

@@ -61,7 +61,7 @@ size_class& slot_pool::state::larger_size_for(char const* call, std::size_t byte
     at = &its->next;
   }
   if (its == nullptr || its->bytes != size) {
-    auto* const made = new size_class(size, label_of(size), local_slots_max());
+    auto* const made = new size_class(size, label_of(size));
     made->next.store(std::exchange(its, made), std::memory_order_relaxed);
     tell_handed_over(made);
     at->store(made, std::memory_order_release);
@@ -157,7 +157,7 @@ void slot_pool::state::retire_unused_now() noexcept {
       releases_seen.exchange(releases.load(std::memory_order_relaxed), std::memory_order_relaxed);
   swept_to.store(last, std::memory_order_relaxed);
   // What is not used by the next call is unused then.
-  for_each_size([&](size_class& each) { ask_for_local_slots(each); });
+  for_each_size([&](size_class& each) { claimers.ask(each); });
   // Acquire: the last sweep has left the node.
   if (is_sweep_due.exchange(true, std::memory_order_acquire)) return;
   references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one

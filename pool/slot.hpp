@@ -45,8 +45,7 @@ struct unrecorded_use : stream_use, boost::intrusive::set_base_hook<> {
 };
 
 // A resource's state. Exactly one of these owns it at a time:
-//     a free list | a stream's local_slots | a lease | the pool's deferred_slots | graphs
-//     | the worker
+//     a free list | a lease | the pool's deferred_slots | graphs | the worker
 // A lease, or a deferred record in its place, and graphs may hold it together; it is free when the
 // last of them has released it.
 // Thread safety: guarded by its owner: the list's lock, the lease's thread; members for graphs and
@@ -60,13 +59,15 @@ struct slot final : reclaimable {
   size_class& of_;
   std::uint64_t number_ = 0;  // of its pool's slots
 
-  // Links of its list: a free list, a stream's local_slots, or a slot_list.
+  // Links of its list: a free list, or a slot_list.
   slot* older_ = nullptr;
   slot* newer_ = nullptr;
   // In a free list's oldest slot, which represents the list: see free_lists.
   struct list_links {
     slot* newest = nullptr;
-    slot* chained = nullptr;  // the next list of the same hash
+    slot* chained = nullptr;    // the next list of the same hash
+    slot* uncovered = nullptr;  // the oldest one that is; all newer ones are, too
+    std::size_t uncovered_count = 0;
   };
   list_links list_;
   std::uint64_t key_ = 0;  // its list: id of the release's stream, free_lists::idle or its own
@@ -82,13 +83,19 @@ struct slot final : reclaimable {
   }
   std::vector<cached_event> also_ready_;  // of other streams; has room for all of unrecorded_
   bool is_done_ = true;                   // known to be idle: no event to query
-  // Released on its stream without an event, and claimed there again: see local_slots.
+  // Released on its stream without an event, and perhaps claimed there again. See
+  // state::uncover().
   bool is_uncovered_ = false;
   bool was_used_ = false;  // handed out before
   // Streams whose work no event covers yet: until the release those given to record_stream(), then
   // those without a record. Has room for two more, so that a release allocates nothing.
   std::vector<unrecorded_use> unrecorded_;
   bool is_lost_ = false;  // such a stream was destroyed: never known to be idle
+
+  // Of a claim and release without an event: how many requests of others were known at the claim,
+  // see state::has_asked(), and the stream, which has the id key_.
+  std::uint64_t requests_seen_ = 0;
+  cudaStream_t released_on_ = nullptr;
 
   // Of its lease. An eager one, given to a graph: the number, by the use_clock, of the record of
   // the claiming stream then, in ready_; 0: none.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "capture_reuse.hpp"
+#include "claimer_streams.hpp"
 #include "deferred_slots.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/detail/reclaimable.hpp"
@@ -50,6 +51,12 @@ struct ESCROW_LOCAL slot_pool::state {
   // For a stream that does not capture.
   [[nodiscard]] claimed_slot claim_eager(claim_request const& asked, size_class& of,
                                          std::uint64_t stream_id);
+  // The lease of the newest slot of the stream's own.
+  [[nodiscard]] claimed_slot leased_in_order(slot& own, claim_request const& asked,
+                                             stream_use const& on) {
+    if (!own.also_ready_.empty()) wait_for(own, asked.stream, true);
+    return leased(own, on, asked.where);
+  }
   [[nodiscard]] claimed_slot claim_slowly(claim_request const& asked, size_class& of,
                                           std::uint64_t stream_id, capture_info capture,
                                           capture_frontier frontier);
@@ -180,8 +187,8 @@ struct ESCROW_LOCAL slot_pool::state {
   // if it is not null, which is asked then. Returns the first failure, reported if none was given.
   cudaError_t record_uses(slot& used, stream_use const* given = nullptr) noexcept;
   void finish_release(slot& used) noexcept;  // after record_uses(): frees or defers
-  // Slots released on `on`, linked by newer_ from the oldest on: covers them by one event and frees
-  // them. If that is not possible now, each is recorded by an event of its own, or deferred.
+  // Uncovered slots of `on`, linked by newer_ from the oldest on: covers them by one event and
+  // frees them. If that is not possible now, each is recorded by an event of its own, or deferred.
   void cover(slot* oldest, stream_use const& on, bool is_asked) noexcept;
   // In each call with a stream that is not capturing: records what was deferred on it.
   void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
@@ -192,15 +199,15 @@ struct ESCROW_LOCAL slot_pool::state {
   enum class leak_reason : std::uint8_t { stream_gone, not_recorded, not_closed };
   void report_leaked(std::size_t count, leak_reason why) noexcept;
 
-  // local_claims.cpp
-  [[nodiscard]] claimed_slot claim_local(local_slots& from, stream_use const& on,
-                                         claim_request const& asked, size_class& of);
-  // Puts the slot into the lease's local_slots and empties the lease. False: it must be released
-  // with an event. Throws as lease::release.
-  [[nodiscard]] bool release_local(claimed_slot& lease);
-  // Of a stream that outlives the pool.
-  [[nodiscard]] local_slots& local_of(size_class& of, stream_use const& on,
-                                      claim_request const& asked);
+  // uncovered.cpp
+  // For a stream whose releases may record no event while `by` lives.
+  [[nodiscard]] claimed_slot claim_uncovered(claimer_stream const& by, stream_use const& on,
+                                             claim_request const& asked, size_class& of);
+  // Frees the slot without an event and empties the lease. False: it must be released with one.
+  // Throws as lease::release.
+  [[nodiscard]] bool release_uncovered(claimed_slot& lease);
+  // Half of a size's slots may be uncovered: streams that make no call leave the rest to others.
+  [[nodiscard]] std::size_t uncovered_max() const noexcept { return slots_max / 2; }
   // With pool_options::check_streams: throws usage_error if the stream was destroyed. Other calls
   // may crash then.
   void require_stream(char const* call, stream_use const& on) const {
@@ -208,25 +215,13 @@ struct ESCROW_LOCAL slot_pool::state {
       refuse_destroyed(call, on);
   }
   void refuse_destroyed(char const* call, stream_use const& on) const;
-  // How many slots all local_slots of a size keep: idle streams leave the rest to others.
-  [[nodiscard]] std::size_t local_slots_max() const noexcept { return slots_max / 2; }
-  // Limits what each of so many users keeps. Under locals_mutex.
-  void divide_idle(size_class& of, std::size_t users) const noexcept;
-  // Asks the users of all local_slots of that size for what they have: the next claim of each gives
-  // what its stream has in all sizes, and releases until then give what they release.
-  void ask_for_local_slots(size_class const& of) noexcept {
-    // Relaxed: see there.
-    if (of.local_users.load(std::memory_order_relaxed) == 0) return;
-    requests.fetch_add(1, std::memory_order_relaxed);
+  void cover_lasting(size_class& of) noexcept;  // what streams that outlive the pool have
+  // Covers the slots of that stream, which does not capture; false: there were none.
+  bool cover_all(size_class& of, stream_use const& on) noexcept {
+    slot* const found = of.free.take_uncovered(on.id);
+    cover(found, on, true);
+    return found != nullptr;
   }
-  // Whether others have, since the last claim of its user.
-  [[nodiscard]] bool has_asked(local_slots const& of) const noexcept {
-    return of.requests_seen.load(std::memory_order_relaxed) !=
-           requests.load(std::memory_order_relaxed);
-  }
-  // Makes what is idle on that stream, not captured, available to all; false: there was nothing.
-  bool give_all(size_class& of, stream_use const& on) noexcept;
-  void close_local_slots(size_class& of) noexcept;  // of streams that outlive the pool
 
   // describe.cpp
   // If options.track_leases: adds the slot to the list of leases, and removes it.
@@ -350,6 +345,8 @@ struct ESCROW_LOCAL slot_pool::state {
 
   deferred_slots deferred;
 
+  claimer_streams claimers;
+
   mutable std::mutex leases_mutex;  // guards it; held across no CUDA call
   slot_list leases;                 // if options.track_leases
 
@@ -379,10 +376,8 @@ struct ESCROW_LOCAL slot_pool::state {
 
   // Read by each claim or release, and seldom written: a cache line, too. Relaxed: a call that
   // misses a change acts on it the next time.
-  // How many times claims found no other slot than those that local_slots have.
-  alignas(64) std::atomic<std::uint64_t> requests{0};
   // A concurrent claim may still succeed; its slot is destroyed later. Stored under sizes_mutex.
-  std::atomic<bool> is_closed{false};
+  alignas(64) std::atomic<bool> is_closed{false};
 
   // Statistics: relaxed.
   alignas(64) std::atomic<std::uint64_t> grown{0};

@@ -10,6 +10,7 @@
 #include "escrow/core/stream.hpp"
 #include "escrow/detail/slot_pool.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/driver.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -35,6 +36,14 @@ namespace escrow::inline v0_1 {
 [[nodiscard]] inline bool was_destroyed(stream_use const& use, stream_use const& given) noexcept {
   if (use.handle != given.handle || is_ambiguous(use.handle) || given.id == 0) return false;
   return use.id != 0 ? use.id != given.id : given.id >= use.id_below;
+}
+// False if the stream captures or cannot be asked: query_capture() tells then. The cheapest query.
+[[nodiscard]] inline bool captures_nothing(cudaStream_t stream) noexcept {
+  auto status = cudaStreamCaptureStatusNone;
+  cudaError_t const failure = query_is_capturing(stream, status);
+  if (failure != cudaSuccess) [[unlikely]]
+    detail::clear_last_error(failure);
+  return failure == cudaSuccess && status == cudaStreamCaptureStatusNone;
 }
 // As detail::query_capture(), but reports an invalidated capture, too, if `stream` is the legacy
 // stream while a blocking stream captures: neither can be recorded on.

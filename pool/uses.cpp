@@ -86,7 +86,8 @@ cudaError_t slot_pool::state::record_claiming_stream(claimed_slot const& lease) 
   // It is behind what the claiming stream waited for.
   used.covered_by_.reset();
   used.also_ready_.clear();
-  used.is_done_ = used.is_uncovered_ = false;
+  used.is_done_ = false;
+  size_class::end_uncovered(used);
   return status;
 }
 

@@ -24,8 +24,8 @@ READING_ORDER = {
     " ready_event graph_query",
     "deleter": "use_clock reclaimable retired_object deleter_options sharing_group launch_order group_lease reachable_allocator release_queue wakeup deleter_accounts"
     " pending_events reference_set graph_registry recycle_lane object_store deleter_core set_reclaim deleter group_leases group_stats worker pass shared_object kernel_argument",
-    "pool": "slot_pool slot lease claimer resource_pool free_lists local_slots slots_in_graphs size_class capture_reuse stream_use deferred_slots search slot_pool_state claim at_limit refuse uses release deferred"
-    " local_claims captured device_memory scratch_pool sizes lifecycle describe stream_allocator",
+    "pool": "slot_pool slot lease claimer resource_pool free_lists slots_in_graphs size_class claimer_streams capture_reuse stream_use deferred_slots search slot_pool_state claim at_limit refuse uses release deferred"
+    " uncovered captured device_memory scratch_pool sizes lifecycle describe stream_allocator",
     "graph": "graph_core node_changes graph_tree kept_leases graph_survey launch_orders graph hoist graph_exec exec_row exec_state"
     " exec_changes graph_shape exec_set stream_launcher",
     "nodes": "bound_arguments launch node_kind node_kinds build",

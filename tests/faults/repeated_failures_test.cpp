@@ -186,7 +186,7 @@ TEST_F(RecordFault, EachFailedRecordCostsNoSlot) {
 }
 
 TEST_F(RecordFault, OfAClaimerThatFlushesOrEndsCostsNoSlot) {
-  block_pool pool = make_pool(4);  // the claimer keeps two
+  block_pool pool = make_pool(8);  // the claimer keeps two
   for (bool const is_flushed : {true, false}) {
     std::optional local = pool.on(one);
     {

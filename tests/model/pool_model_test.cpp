@@ -363,9 +363,7 @@ TEST(PlantedInThePool, WeakerOrdersAreFound) {
     char const* function;
     std::memory_order order;  // relaxed instead
   };
-  for (row const& each : {row{first_claims_of_one_stream, "slot_pool::state::local_of", release},
-                          row{first_claims_of_one_stream, "slot_pool::state::local_of", acquire},
-                          row{lease_beside_its_claimers_end, "spin_lock::unlock", release},
+  for (row const& each : {row{lease_beside_its_claimers_end, "spin_lock::unlock", release},
                           row{end_beside_growth, "slot_count::end", release},
                           row{reclaim_after_closing, "slot_count::load", acquire}}) {
     EXPECT_TRUE(finds_planted(few_switches(each.function), each.what, each.function, each.order,

@@ -70,6 +70,19 @@ TEST_F(Claimer, AllOfAPoolKeepAtMostHalfOfItsSlots) {
   EXPECT_EQ(pool.stats().unrecorded, 0U);
 }
 
+TEST_F(Claimer, KeepsItsShareAfterManyRounds) {
+  block_pool pool = make_pool(8);
+  block_claimer local = pool.on(one);
+  for (int round = 0; round < 10; ++round) {
+    EXPECT_LE(local.claim()->number(), 1);
+    EXPECT_EQ(pool.stats().unrecorded, 1U) << round;
+    EXPECT_LE(pool.claim(one)->number(), 1) << "a claim of the pool on its stream gets it, too";
+    EXPECT_EQ(pool.stats().unrecorded, 0U) << round;
+    static_cast<void>(local.claim());
+    local.flush();
+  }
+}
+
 TEST_F(Claimer, ItsFlushOrEndMakesWhatIsIdleAvailableToAllStreams) {
   for (bool const is_flushed : {true, false}) {
     flag.lower();

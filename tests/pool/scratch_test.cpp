@@ -130,6 +130,18 @@ TEST_F(ScratchClaimer, GivesAlsoWhatAnotherOfItsStreamKeepsOfTheSameSize) {
   EXPECT_EQ(pool.claim(two, 4096)->size(), 4096U);
 }
 
+TEST_F(ScratchClaimer, EndsWithWhatALeaseOfTheOneBeforeItReleases) {
+  scratch_pool pool(options(8));
+  std::optional<scratch_claimer> local = pool.on(one);
+  std::optional held = local->claim(4096);
+  local.reset();
+  local.emplace(pool.on(one));
+  local->claim(1024).release();
+  held.reset();
+  local.reset();
+  EXPECT_EQ(pool.stats().bytes_unrecorded, 0U);
+}
+
 TEST_F(ScratchClaimer, RecordsWhatACaptureDeferredInAllSizes) {
   for (bool const is_flushed : {false, true}) {
     scratch_pool pool(options(1));

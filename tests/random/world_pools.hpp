@@ -51,10 +51,16 @@ struct world_pools : world_streams {
     }
   }
 
+  /// Streams that outlive the pool keep also what claimers release.
+  bool is_kept_by_claimer(nth s, bool by_claimer) const {
+    return by_claimer && (!run_->lasts || streams_[s].handle == cudaStreamPerThread);
+  }
+
   /// It is released on its claimer's stream, or on one that outlives the pool. After the end of the
   /// pool it does not stay.
   void keep(int slot, nth s, bool by_claimer) {
     thing_state& state = state_of(slot);
+    by_claimer = is_kept_by_claimer(s, by_claimer);
     if (keepers_of(state.home, s, by_claimer) == 0 || is_over(state.home)) return;
     state.is_kept = true;
     state.kept_on = s;
@@ -74,6 +80,7 @@ struct world_pools : world_streams {
 
   /// The slots that one alone keeps, a claimer or the stream itself.
   void each_kept_by(std::uint64_t home, nth s, bool by_claimer, auto look) {
+    by_claimer = is_kept_by_claimer(s, by_claimer);
     if (keepers_of(home, s, by_claimer) != 1) return;
     each_kept(home, [&](int slot) {
       thing_state const& state = state_of(slot);

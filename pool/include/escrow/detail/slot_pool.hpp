@@ -24,9 +24,9 @@
 
 namespace escrow::inline v0_1 {
 
-class local_slots;
 class slot_pool;
 class slot_share;
+struct claimer_stream;
 struct holder;
 struct pool_options;
 struct pool_stats;
@@ -132,7 +132,8 @@ struct claimed_slot {
   bool was_used = false;              // by an earlier lease or launch
   stream_use on;
   std::uint64_t capture_id = 0;  // 0: claimed eagerly
-  local_slots* local = nullptr;  // where a release on `on` may put it, without an event
+  // Not null: a release on `on` may record no event, while that lives.
+  claimer_stream const* uncovered_by = nullptr;
 };
 
 // Implements resource_pool<T> and scratch_pool, which state the contract.
@@ -240,7 +241,7 @@ class ESCROW_API claimer_slots {
 
   slot_pool* pool_ = nullptr;  // null if moved from
   size_class* of_ = nullptr;
-  local_slots* local_ = nullptr;
+  claimer_stream* its_ = nullptr;  // null: the stream outlives the pool
   stream_use on_;
 };
 

@@ -53,8 +53,8 @@ struct pool_options {
   // holds, and groups never share slots.
   std::optional<sharing_group> group = {};
   // Maximum number of released slots that a claimer, or a stream of streams_outlive_pool, keeps
-  // without an event. All together keep at most half of slots_max, in equal shares; where a share
-  // is less than 1, each release records.
+  // without an event. All together keep at most half of slots_max, and none more than it leaves to
+  // the others; where nothing is left, each release records.
   std::size_t unrecorded_max = 16;
   // The caller promises that each stream given to the pool lives until the pool is destroyed, and
   // that none begins or ends a capture on another thread during a call with it, close_for(), or the
