@@ -15,6 +15,8 @@
 
 #include <cuda.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -212,6 +214,50 @@ cudaError_t detail::query_capture(cudaStream_t stream, capture_info& info,
     info.status = capture_status::invalidated;
   }
   return *answer;
+}
+
+namespace {
+
+// Functions of the driver, which harm no capture. The runtime's cudaStreamGetDevice would.
+// Throws cuda_error.
+struct context_queries {
+  CUresult(CUDAAPI* of_stream)(CUstream,
+                               CUcontext*) = find_in_driver<decltype(of_stream)>("cuStreamGetCtx",
+                                                                                 9020);
+  CUresult(CUDAAPI* id)(CUcontext, unsigned long long*) = find_in_driver<decltype(id)>("cuCtxGetId",
+                                                                                       12000);
+  CUresult(CUDAAPI* device)(CUdevice*) = find_in_driver<decltype(device)>("cuCtxGetDevice", 2000);
+};
+
+int device_in_driver(context_queries const& driver, CUcontext context) {
+  push_context(context);
+  CUdevice device = 0;
+  CUresult const result = driver.device(&device);
+  pop_context();
+  check_driver(result, "cuCtxGetDevice");
+  return device;
+}
+
+}  // namespace
+
+int device_of_capturing(stream_ref stream) {
+  struct answer {
+    unsigned long long context = 0;  // its id, which is never reused; handles are
+    int device = 0;
+  };
+  // Of this thread, the one that was used last first. A context never changes its device.
+  thread_local std::array<answer, 8> answers{};
+  cudaStream_t const handle = stream.get();
+  if (is_ambiguous(handle)) return current_device();
+  static context_queries const driver;
+  CUcontext context = nullptr;
+  unsigned long long id = 0;
+  check_driver(driver.of_stream(handle, &context), "cuStreamGetCtx");
+  check_driver(driver.id(context, &id), "cuCtxGetId");
+  auto known = std::ranges::find(answers, id, &answer::context);
+  if (known == answers.end()) *--known = {id, device_in_driver(driver, context)};
+  std::rotate(answers.begin(), known, known + 1);
+  return answers.front().device;
 }
 
 }  // namespace escrow::inline v0_1

@@ -10,29 +10,13 @@
 
 namespace escrow::inline v0_1 {
 
-slot* slot_pool::state::search(claim_request const& asked, size_class& of, std::uint64_t stream_id,
-                               capture_info const& capture, capture_frontier const& frontier,
-                               bool may_wait, search_result& seen) {
-  // It cannot let its stream wait for eager work on a slot.
-  bool const needs_unused = capture.is_active() || kind_of(asked) == claim_kind::for_host;
-  stream_use const on = use_of(asked.stream, stream_id, options.device);
-  auto const take = [&] {
-    return capture.is_active() ? take_captured(asked, of, capture, frontier, seen)
-           : needs_unused      ? take_unused(of, &on, seen)
-                               : take_eager(of, asked.stream, stream_id, seen);
-  };
-  // What the first one has asked about, that at the limit right after it does not ask again.
-  seen.pass = next_pass();
-  if (seen.is_first) {
-    seen.reclaimed_before = reclaimed();
-    slot* const found = take();
-    if (found != nullptr || (seen.failure != nullptr && !seen.is_out_of_memory)) return found;
-  } else {
-    seen.failure = nullptr;
-    seen.reclaimed_before = reclaimed();
-  }
+slot* slot_pool::state::search_at_limit(claim_request const& asked, size_class& of,
+                                        stream_use const& on, capture_info const& capture,
+                                        capture_frontier const& frontier, bool may_wait,
+                                        search_result& seen) {
   bool const needs_room = of.slots.existing() < slots_max;
   search_turn const turn(turns, needs_room ? of.bytes : 0);
+  if (!seen.is_first) seen.failure = nullptr;
   seen = {.failure = seen.failure,
           .is_out_of_memory = seen.failure != nullptr,
           .is_first = false,
@@ -44,9 +28,11 @@ slot* slot_pool::state::search(claim_request const& asked, size_class& of, std::
   if (seen.is_turn_taken) return nullptr;
   bool const is_of_all = of.bytes != 0 && needs_room;
   std::uint64_t const moves_before = moves(of, is_of_all);
-  if (slot* const found = take()) return found;
+  if (slot* const found = take(asked, of, on, capture, frontier, seen)) return found;
   // In this order: what was on its way before has moved afterwards.
   seen.is_on_its_way = of.is_any_on_its_way();
+  // Its stream cannot wait for eager work on a slot.
+  bool const needs_unused = capture.is_active() || kind_of(asked) == claim_kind::for_host;
   seen.is_busy = needs_unused && of.free.lists() != 0;
   bool const would_room_help = may_make_room(of, seen);
   if (would_room_help) look_for_room(seen);

@@ -72,6 +72,13 @@ void add_dependencies(stream_ref stream, nodes after) {
 
 }  // namespace
 
+capture_frontier::capture_frontier(detail::capture_dependencies const& after) {
+  for (std::size_t i = 0; i < after.count; ++i) {
+    nodes.push_back(after.nodes[i]);
+    if (is_full_dependency(after.edges[i])) std::swap(nodes[ended++], nodes.back());
+  }
+}
+
 captured_slots* capture_reuse::find(size_class& size, std::uint64_t id) noexcept {
   auto const found = size.captured.entries.find(id);
   return found == size.captured.entries.end() ? nullptr : &found->second;

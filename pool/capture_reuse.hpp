@@ -24,12 +24,7 @@ namespace escrow::inline v0_1 {
 struct capture_frontier {
   capture_frontier() = default;
   // Throws std::bad_alloc.
-  explicit capture_frontier(detail::capture_dependencies const& after) {
-    for (std::size_t i = 0; i < after.count; ++i) {
-      nodes.push_back(after.nodes[i]);
-      if (is_full_dependency(after.edges[i])) std::swap(nodes[ended++], nodes.back());
-    }
-  }
+  explicit capture_frontier(detail::capture_dependencies const& after);
 
   boost::container::small_vector<cudaGraphNode_t, 4> nodes;  // its dependencies
   std::size_t ended = 0;  // it waits for the end of the first `ended` of them

@@ -12,7 +12,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
-#include "escrow/internal/graph_query.hpp"
+#include "escrow/internal/driver.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {
@@ -54,51 +54,48 @@ claimed_slot slot_pool::state::claim(claim_request const& asked, size_class& of)
     detail::capture_dependencies after;
     capture_info const capture = usable_capture_of(asked.call, asked.stream, &after);
     if (capture.is_active()) [[unlikely]] {
-      return claim_slowly(asked, of, 0, capture, capture_frontier(after));
+      return claim_slowly(asked, of, use_of(asked.stream, 0, options.device), capture,
+                          capture_frontier(after));
     }
   }
-  std::uint64_t const id = stream_id(asked.stream);
-  record_deferred(asked.stream, id);
-  if (kind_of(asked) == claim_kind::for_host) return claim_slowly(asked, of, id, {}, {});
-  if (options.streams_outlive_pool && thread_of(asked.stream.get()) == 0) {
-    stream_use const on = use_of(asked.stream, id, options.device);
+  stream_use const on = use_of(asked.stream, stream_id(asked.stream), options.device);
+  record_deferred(on);
+  if (kind_of(asked) == claim_kind::for_host) return claim_slowly(asked, of, on);
+  if (options.streams_outlive_pool && on.thread == 0) {
     return claim_uncovered(claimers.lasting, on, asked, of);
   }
-  return claim_eager(asked, of, id);
-}
-
-claimed_slot slot_pool::state::claim_eager(claim_request const& asked, size_class& of,
-                                           std::uint64_t id) {
-  slot* own = of.free.take_newest(id);
-  stream_use const on = use_of(asked.stream, id, options.device);
+  slot* own = of.free.take_newest(on.id);
   if (own != nullptr && own->is_uncovered_) [[unlikely]] {  // a claimer's
-    cover(of.free.take_uncovered(id, own), on, true);
-    own = of.free.take_newest(id);
+    cover(of.free.take_uncovered(on.id, own), on, true);
+    own = of.free.take_newest(on.id);
   }
-  if (own != nullptr) [[likely]] {
+  if (own != nullptr) [[likely]]
     return leased_in_order(*own, asked, on);
-  }
-  return claim_slowly(asked, of, id, {}, {});
+  return claim_slowly(asked, of, on);
 }
 
 claimed_slot slot_pool::state::claim_slowly(claim_request const& asked, size_class& of,
-                                            std::uint64_t stream_id, capture_info capture,
+                                            stream_use const& on, capture_info capture,
                                             capture_frontier frontier) {
   std::uint64_t const capture_id = capture.id;
   require_device(asked.call, asked.stream, capture);
-  require_possible(asked, of);
+  if (of.bytes > bytes_max) refuse_size(asked, of);
   search_result seen;
   claim_waits waits;
   while (true) {
     lease_spans in_group;  // made before anything is taken
     if (capture.is_active() && options.group) in_group = span_of_claim(asked, frontier);
-    slot* const found = search(asked, of, stream_id, capture, frontier, waits.may_wait, seen);
+    seen.pass = next_pass();
+    slot* found = nullptr;
+    if (seen.is_first) found = take(asked, of, on, capture, frontier, seen);
+    if (found == nullptr && (seen.failure == nullptr || seen.is_out_of_memory)) {
+      found = search_at_limit(asked, of, on, capture, frontier, waits.may_wait, seen);
+    }
     if (found != nullptr) {
       if (!in_group.empty() && !found->is_exclusive_) {
         note_in_group(*found, capture, std::move(in_group));
       }
-      return leased(*found, use_of(asked.stream, stream_id, options.device), asked.where,
-                    capture_id);
+      return leased(*found, on, asked.where, capture_id);
     }
     require_open(asked.call, of, asked.stream);  // if closed meanwhile, it is not exhausted
     if (!may_search_again(asked, of, seen, waits)) {
@@ -115,21 +112,28 @@ claimed_slot slot_pool::state::claim_slowly(claim_request const& asked, size_cla
     }
     frontier = capture_frontier(after);
     // Another thread may have ended a lease of this stream meanwhile, without a record.
-    if (capture.is_none()) record_deferred(asked.stream, stream_id);
+    if (capture.is_none()) record_deferred(on);
   }
 }
 
-slot* slot_pool::state::take_eager(size_class& of, stream_ref stream, std::uint64_t stream_id,
+slot* slot_pool::state::take(claim_request const& asked, size_class& of, stream_use const& on,
+                             capture_info const& capture, capture_frontier const& frontier,
+                             search_result& seen) {
+  if (capture.is_active()) return take_captured(asked, of, capture, frontier, seen);
+  if (kind_of(asked) == claim_kind::for_host) return take_unused(of, &on, seen);
+  return take_eager(of, asked.stream, on, seen);
+}
+
+slot* slot_pool::state::take_eager(size_class& of, stream_ref stream, stream_use const& on,
                                    search_result& seen) {
   slot* found = take_idle(of, seen.pass, true);
   if (found == nullptr) found = make_slot(of, seen);  // on failure there may be one to wait for
   if (found == nullptr && of.free.lists() > 1) found = take_idle(of, seen.pass);
   if (found == nullptr) found = of.free.take_oldest();
-  stream_use const on = use_of(stream, stream_id, options.device);
   // A release on another thread may have come after this claim looked there; also others' claimers.
   if (found == nullptr && cover_all(of, on)) found = of.free.take_oldest();
   if (found == nullptr) return seen.is_first ? nullptr : grow_in_room(of, seen, &on);
-  wait_for(*found, stream, found->key_ == stream_id);
+  wait_for(*found, stream, found->key_ == on.id);
   return found;
 }
 
@@ -203,6 +207,7 @@ bool slot_pool::state::is_done(slot& free) noexcept {
 slot* slot_pool::state::make_slot(size_class& of, search_result& seen) noexcept {
   if (seen.failure != nullptr) return nullptr;  // nothing has changed since
   if (of.slots.existing() >= slots_max || !reserve(of, seen.has_turn)) return nullptr;
+  seen.reclaimed_before = reclaimed();
   // The room of a closed pool's slot stays unused. Relaxed: see slot_count.
   std::size_t const count =
       of.slots.try_add(slots_max, [this] { return !is_closed.load(std::memory_order_relaxed); });
@@ -272,9 +277,10 @@ void slot_pool::state::wait_for(slot& taken, stream_ref stream, bool is_its_own)
 
 // After it has recorded what was deferred on the stream.
 void slot_pool::state::throw_closed(char const* call, std::string const& label, stream_ref stream) {
-  if (deferred.may_have(stream)) {
+  if (stream_use on = use_of(stream, 0, options.device); deferred.may_have(on)) {
     try {
-      if (capture_of(stream).is_none()) record_deferred(stream, stream_id(stream));
+      if (capture_of(stream).is_none()) on.id = stream_id(stream);
+      if (on.id != 0) record_deferred(on);
     } catch (cuda_error const&) {  // the refusal stays
     }
   }

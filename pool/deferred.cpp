@@ -132,13 +132,12 @@ void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_asked) 
   }
 }
 
-void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) noexcept {
-  int device = -1;  // unknown
+void slot_pool::state::record_deferred_on(stream_use given) noexcept {
+  given.device = -1;  // unknown
   try {
-    device = device_of(stream);
+    given.device = device_of(given.handle);
   } catch (cuda_error const&) {
   }
-  stream_use const given = use_of(stream, id, device);
   slot* found = deferred.take(given);
   auto const is_given = [&](stream_use const& use) { return is_same_stream(use, given); };
   std::size_t gone = 0;
@@ -153,11 +152,12 @@ void slot_pool::state::record_deferred_on(stream_ref stream, std::uint64_t id) n
     // If nothing but this stream used it, the slot joins its list as the newest. Otherwise a
     // claim must wait for each use: also for the releasing stream's, if that was recorded (then
     // `key_` still is that stream).
-    bool const is_only_user = device == options.device && each.also_ready_.empty() &&
+    bool const is_only_user = given.device == options.device && each.also_ready_.empty() &&
                               std::ranges::all_of(each.unrecorded_, is_given) &&
                               each.key_ == free_lists::own_list_of(each);
     static_cast<void>(record_uses(each, &given));
-    if (each.unrecorded_.empty()) each.key_ = is_only_user ? id : free_lists::own_list_of(each);
+    if (each.unrecorded_.empty())
+      each.key_ = is_only_user ? given.id : free_lists::own_list_of(each);
     finish_release(each);
   }
   if (gone != 0) report_leaked(gone, leak_reason::stream_gone);

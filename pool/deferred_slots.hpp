@@ -34,10 +34,10 @@ class deferred_slots {
 
   // Whether slots may wait for that stream of the calling thread. Relaxed: a call that misses one
   // records it the next time.
-  [[nodiscard]] bool may_have(stream_ref stream) const noexcept {
+  [[nodiscard]] bool may_have(stream_use const& use) const noexcept {
     if (count_.load(std::memory_order_relaxed) == 0) [[likely]]
       return false;
-    return counts_[place_of(key_of(use_of(stream, 0, 0)))].load(std::memory_order_relaxed) != 0;
+    return counts_[place_of(key_of(use))].load(std::memory_order_relaxed) != 0;
   }
 
   // Removes the slots that wait for `given`, linked by newer_ from the first added on. Also, marked

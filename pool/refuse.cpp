@@ -36,8 +36,7 @@ std::string joined(std::vector<std::string> const& remedies) {
 
 }  // namespace
 
-void slot_pool::state::require_possible(claim_request const& asked, size_class const& of) const {
-  if (of.bytes <= bytes_max) return;
+void slot_pool::state::refuse_size(claim_request const& asked, size_class const& of) const {
   throw pool_exhausted(std::string(asked.call) + ": a block for " + std::to_string(asked.bytes) +
                        " bytes has " + std::to_string(of.bytes) + ", more than all blocks of \"" +
                        options.label + "\" together may have; claim less, or raise " +

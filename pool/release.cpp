@@ -209,9 +209,13 @@ cudaError_t slot_pool::state::release_eager(claimed_slot& lease, stream_use on) 
   if (!succeeded(cudaEventRecord(used.ready_.recorded.get(), on.handle))) [[unlikely]] {
     used.unrecorded_.push_back(on);
   }
-  cudaError_t const status = used.unrecorded_.empty() ? cudaSuccess : record_uses(used);
   // First: once the slot is returned, the pool may be destroyed.
-  record_deferred(on.handle, on.id);
+  record_deferred(on);
+  if (used.unrecorded_.empty()) [[likely]] {
+    end_lease(used);
+    return cudaSuccess;
+  }
+  cudaError_t const status = record_uses(used);
   finish_release(used);
   return status;
 }

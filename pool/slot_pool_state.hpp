@@ -48,9 +48,6 @@ struct ESCROW_LOCAL slot_pool::state {
     taken.resource_->note_access(on.id);
     return {&taken, taken.resource_.get(), taken.was_used_, on, capture_id};
   }
-  // For a stream that does not capture.
-  [[nodiscard]] claimed_slot claim_eager(claim_request const& asked, size_class& of,
-                                         std::uint64_t stream_id);
   // The lease of the newest slot of the stream's own.
   [[nodiscard]] claimed_slot leased_in_order(slot& own, claim_request const& asked,
                                              stream_use const& on) {
@@ -58,16 +55,17 @@ struct ESCROW_LOCAL slot_pool::state {
     return leased(own, on, asked.where);
   }
   [[nodiscard]] claimed_slot claim_slowly(claim_request const& asked, size_class& of,
-                                          std::uint64_t stream_id, capture_info capture,
-                                          capture_frontier frontier);
+                                          stream_use const& on, capture_info capture = {},
+                                          capture_frontier frontier = {});
 
   // at_limit.cpp
-  // A slot, or null and what was seen. The first search of a claim is that of take_eager() or
-  // take_captured(). If it finds none, a limit is reached: one claim at a time searches on, also
-  // for room, which other claims leave to it. `may_wait`: it waits for its turn.
-  [[nodiscard]] slot* search(claim_request const& asked, size_class& of, std::uint64_t stream_id,
-                             capture_info const& capture, capture_frontier const& frontier,
-                             bool may_wait, search_result& seen);
+  // A claim's next searches: where none is found, a limit is reached. One claim at a time searches
+  // there, also for room, which other claims leave to it. `may_wait`: this one waits for its turn.
+  // Null, and what was seen, if there is no slot.
+  [[nodiscard]] slot* search_at_limit(claim_request const& asked, size_class& of,
+                                      stream_use const& on, capture_info const& capture,
+                                      capture_frontier const& frontier, bool may_wait,
+                                      search_result& seen);
   // After a search that found nothing: false if the claim ends so; else what it waited for may have
   // come. A search that others disturbed is repeated at most as often as there are slots.
   [[nodiscard]] bool may_search_again(claim_request const& asked, size_class& of,
@@ -82,7 +80,10 @@ struct ESCROW_LOCAL slot_pool::state {
 
   // claim.cpp
   // These return null if no slot is available now. `seen.failure`: why no slot could be made.
-  [[nodiscard]] slot* take_eager(size_class& of, stream_ref stream, std::uint64_t stream_id,
+  [[nodiscard]] slot* take(claim_request const& asked, size_class& of, stream_use const& on,
+                           capture_info const& capture, capture_frontier const& frontier,
+                           search_result& seen);
+  [[nodiscard]] slot* take_eager(size_class& of, stream_ref stream, stream_use const& on,
                                  search_result& seen);
   // One that no GPU work uses: idle or new. `on`: the claim's stream, null if it captures.
   [[nodiscard]] slot* take_unused(size_class& of, stream_use const* on, search_result& seen);
@@ -191,11 +192,11 @@ struct ESCROW_LOCAL slot_pool::state {
   // frees them. If that is not possible now, each is recorded by an event of its own, or deferred.
   void cover(slot* oldest, stream_use const& on, bool is_asked) noexcept;
   // In each call with a stream that is not capturing: records what was deferred on it.
-  void record_deferred(stream_ref stream, std::uint64_t stream_id) noexcept {
-    if (deferred.may_have(stream)) [[unlikely]]
-      record_deferred_on(stream, stream_id);
+  void record_deferred(stream_use const& on) noexcept {
+    if (deferred.may_have(on)) [[unlikely]]
+      record_deferred_on(on);
   }
-  void record_deferred_on(stream_ref stream, std::uint64_t stream_id) noexcept;
+  void record_deferred_on(stream_use on) noexcept;
   enum class leak_reason : std::uint8_t { stream_gone, not_recorded, not_closed };
   void report_leaked(std::size_t count, leak_reason why) noexcept;
 
@@ -241,8 +242,8 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] std::string describe(size_class const& first, std::size_t holders_max);
 
   // refuse.cpp
-  // Throws pool_exhausted for a size above the policy's limit.
-  void require_possible(claim_request const& asked, size_class const& of) const;
+  // Throws pool_exhausted: the size is above the policy's limit.
+  [[noreturn]] void refuse_size(claim_request const& asked, size_class const& of) const;
   // What the errors of a claim say beside its reason.
   [[nodiscard]] std::string describe_claim(claim_request const& asked, size_class& of,
                                            search_result const& seen);

@@ -22,7 +22,7 @@ claimed_slot slot_pool::state::claim_uncovered(claimer_stream const& by, stream_
     for_each_size([&](size_class& each) { is_covered |= cover_all(each, on) && &each == &of; });
   }
   claimed_slot claimed =
-      own != nullptr ? leased_in_order(*own, asked, on) : claim_slowly(asked, of, on.id, {}, {});
+      own != nullptr ? leased_in_order(*own, asked, on) : claim_slowly(asked, of, on);
   if (claimed.what == nullptr) return claimed;
   claimers.note_claim(*claimed.what);
   if (!is_covered) claimed.uncovered_by = &by;  // else its release covers this one, too
@@ -45,7 +45,7 @@ bool slot_pool::state::release_uncovered(claimed_slot& lease) {
   }
   check(status, "cudaStreamIsCapturing");
   if (capture != cudaStreamCaptureStatusNone) return false;
-  record_deferred(lease.on.handle, lease.on.id);
+  record_deferred(lease.on);
   if (!of.uncover(used, uncovered_max())) return false;
   untrack(used);  // before the slot may have a new lease
   used.is_done_ = false;
@@ -54,12 +54,10 @@ bool slot_pool::state::release_uncovered(claimed_slot& lease) {
   used.released_on_ = lease.on.handle;
   if (!used.also_ready_.empty()) [[unlikely]]
     used.also_ready_.clear();  // the stream waited for them
-  // A closed pool waits for its slots. Relaxed: see state::is_closed.
-  bool const is_awaited = claimers.has_asked(used) || is_closed.load(std::memory_order_relaxed);
   // A stream keeps no more than it leaves to others.
   std::size_t const left = uncovered_max() - of.uncovered.load(std::memory_order_relaxed);
   auto const may_put = [&] { return claimers.may_keep(*lease.uncovered_by, lease.on.id); };
-  if (!is_awaited &&
+  if (!claimers.has_asked(used) &&
       of.free.put_uncovered(used, std::min(options.unrecorded_max, left + 1), may_put)) [[likely]] {
     lease.what = nullptr;  // it may have a new lease, or have ended the pool
     return true;
@@ -165,12 +163,12 @@ claimed_slot claimer_slots::claim(char const* call, source_location where,
       detail::capture_dependencies after;
       capture_info const capture = usable_capture_of(call, on_.handle, &after);
       if (capture.is_active())
-        return in.claim_slowly(asked, *of_, 0, capture, capture_frontier(after));
+        return in.claim_slowly(asked, *of_, on_, capture, capture_frontier(after));
     }
     learn_id();
-    in.record_deferred(on_.handle, on_.id);
+    in.record_deferred(on_);
     if (in.kind_of(asked) == claim_kind::for_host) {
-      return in.claim_slowly(asked, *of_, on_.id, {}, {});
+      return in.claim_slowly(asked, *of_, on_);
     }
     return in.claim_uncovered(its_ != nullptr ? *its_ : in.claimers.lasting, on_, asked, *of_);
   });
@@ -195,7 +193,7 @@ void claimer_slots::flush(char const* call, source_location where) {
                         "flush before the capture begins or after it ended");
     }
     learn_id();
-    in.record_deferred(on_.handle, on_.id);
+    in.record_deferred(on_);
     in.cover_all(*of_, on_);
   });
 }

@@ -124,7 +124,7 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream, char
   if (capture.is_none()) {  // a query would invalidate a capture
     use.id = stream_id(stream);
     use.device = device_of(stream);
-    in.record_deferred(stream, use.id);
+    in.record_deferred(use);
     if (lease.capture_id == 0 && is_same_stream(lease.on, use)) return;
   }
   auto& known = used.unrecorded_;

@@ -1,6 +1,7 @@
 // What CUDA is asked about captures and graphs: whether a stream captures, its device, and a
 // graph's id. No question harms a capture, a graph, or a call of another thread.
 #include <escrow/core.hpp>
+#include <escrow/internal/driver.hpp>
 #include <escrow/internal/graph_query.hpp>
 
 #include "deep.hpp"

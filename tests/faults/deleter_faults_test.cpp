@@ -2,6 +2,7 @@
 // share, poll, drain, stop.
 #include <escrow/core.hpp>
 #include <escrow/internal/device.hpp>
+#include <escrow/internal/driver.hpp>
 #include <escrow/internal/graph_query.hpp>
 #include <escrow/internal/ready_event.hpp>
 #include <escrow/internal/retry_cleanup.hpp>

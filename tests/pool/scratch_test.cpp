@@ -136,7 +136,7 @@ TEST_F(ScratchClaimer, EndsWithWhatALeaseOfTheOneBeforeItReleases) {
   std::optional held = local->claim(4096);
   local.reset();
   local.emplace(pool.on(one));
-  local->claim(1024).release();
+  for (std::size_t const bytes : {1U, 1024U, 2048U}) local->claim(bytes).release();
   held.reset();
   local.reset();
   EXPECT_EQ(pool.stats().bytes_unrecorded, 0U);

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "escrow/core/stream.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -38,11 +38,6 @@ namespace escrow::inline v0_1 {
 // (measured): a capture of such launches has only such edges, and later work comes after them all.
 // Any thread. Throws cuda_error.
 [[nodiscard]] bool ends_after(cudaGraphNode_t node, cudaGraphEdgeData const& edge);
-
-// The device of `stream`, which captures. Harms no capture and creates no context. 0.03 to 0.04 us,
-// also on many threads: the driver is asked for the stream's context each time, and the thread
-// remembers the devices of contexts. Throws cuda_error. Any thread. Source: cuStreamGetCtx.
-[[nodiscard]] int device_of_capturing(stream_ref stream);
 
 // A graph's nodes, in CUDA's order. Throws cuda_error, std::bad_alloc.
 [[nodiscard]] std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph);
