@@ -29,97 +29,6 @@ void graph_registry::disown(cudaGraph_t graph, std::uint64_t id) noexcept {
   erase_if_unused(found);
 }
 
-graph_registry::entry const* graph_registry::find(cudaGraph_t graph,
-                                                  std::uint64_t id) const noexcept {
-  auto const found = entries_.find(graph);
-  if (found == entries_.end()) return nullptr;
-  entry const& known = found->second;
-  return id == 0 || known.is_owned || known.id == id ? &known : nullptr;
-}
-
-graph_registry::entries::iterator graph_registry::entry_for(cudaGraph_t graph, std::uint64_t id) {
-  auto const found = entries_.try_emplace(graph).first;
-  if (id == 0) return found;
-  // The graph that had the handle before was destroyed.
-  if (!found->second.is_owned && found->second.id != id) clear(found);
-  found->second.id = id;
-  return found;
-}
-
-void graph_registry::note(std::uint64_t id, cudaGraph_t graph,
-                          std::span<reference_set* const> added) {
-  for (reference_set* const each : added) each->graphs_.reserve(each->graphs_.size() + 1);
-  auto const found = entry_for(graph, id);
-  std::vector<reference_set*>& sets = found->second.sets;
-  try {
-    sets.reserve(sets.size() + added.size());
-    auto& groups = found->second.groups;
-    for (reference_set* const each : added) {
-      auto const& order = each->order_;
-      auto const is_it = [&order](auto const& known) {  // lock() could destroy it here
-        return !known.owner_before(order) && !order.owner_before(known);
-      };
-      if (order->group == nullptr || std::ranges::any_of(groups, is_it)) continue;
-      groups.push_back(order);
-    }
-  } catch (...) {
-    erase_if_unused(found);
-    throw;
-  }
-  sets.insert(sets.end(), added.begin(), added.end());
-  for (reference_set* const each : added) each->graphs_.push_back(graph);
-}
-
-void graph_registry::clear(entries::iterator dead) noexcept {
-  for (reference_set* const each : dead->second.sets) std::erase(each->graphs_, dead->first);
-  dead->second.sets.clear();
-  dead->second.groups.clear();
-  dead->second.leases.clear();
-  dead->second.is_hoisted = false;
-}
-
-void graph_registry::erase_if_unused(entries::iterator found) noexcept {
-  entry const& unused = found->second;
-  if (unused.sets.empty() && !unused.is_hoisted && !unused.is_owned) entries_.erase(found);
-}
-
-graph_registry::appended graph_registry::append(std::uint64_t id, cudaGraph_t graph,
-                                                reclaimable& member, bool is_written,
-                                                group_order const* group, kept_sets const* keeper) {
-  std::lock_guard const lock(mutex_);
-  entry const* const found = find(graph, id);
-  if (found == nullptr) return appended::no_set;
-  for (reference_set* const each : found->sets) {
-    if (each->phase_ != reference_set::phase::open || &each->core() != &member.core()) continue;
-    if (each->order_->group != group || each->keeper_ != keeper) continue;
-    if (each->is_closed()) return appended::closed;
-    each->reserve(1);
-    each->append(ref<reclaimable>(member), is_written);
-    return appended::yes;
-  }
-  return appended::no_set;
-}
-
-void graph_registry::append_first(reference_set& set, reclaimable& member, bool is_written) {
-  std::lock_guard const lock(mutex_);  // members_of() sees the set already
-  set.reserve(1);
-  set.append(ref<reclaimable>(member), is_written);
-}
-
-void graph_registry::add(reference_set& added, std::uint64_t id, cudaGraph_t graph,
-                         std::weak_ptr<kept_sets> keeper) {
-  std::lock_guard const lock(mutex_);
-  added.id_ = id;
-  added.kept_by_ = std::move(keeper);
-  reference_set* const set = &added;
-  note(id, graph, {&set, 1});
-}
-
-void graph_registry::open(reference_set& set) noexcept {
-  std::lock_guard const lock(mutex_);
-  if (set.phase_ == reference_set::phase::filling) set.phase_ = reference_set::phase::open;
-}
-
 void graph_registry::add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_t copy,
                               lease_spans leases) {
   std::lock_guard const lock(mutex_);
@@ -146,13 +55,7 @@ void graph_registry::remove_hoisted(reference_set& set, cudaGraph_t graph) noexc
 
 void graph_registry::forget_released(std::uint64_t id, cudaGraph_t graph) noexcept {
   std::lock_guard const lock(mutex_);
-  if (find(graph, id) == nullptr) return;
-  auto const found = entries_.find(graph);
-  std::size_t const released = std::erase_if(found->second.sets, [graph](auto* const each) {
-    return each->is_off_graphs() && std::erase(each->graphs_, graph) != 0;
-  });
-  if (released != 0) found->second.leases.clear();  // with the nodes
-  erase_if_unused(found);
+  drop_released(id, graph);
 }
 
 void graph_registry::end_capture(std::uint64_t id, cudaGraph_t graph) noexcept {
@@ -198,11 +101,6 @@ void graph_registry::remove(reference_set& set, cudaGraph_t graph) noexcept {
 void graph_registry::forget_set(reference_set& set) noexcept {
   std::lock_guard const lock(mutex_);
   while (!set.graphs_.empty()) drop(set, set.graphs_.back());
-}
-
-void graph_registry::add_set(reference_set& made) {
-  std::lock_guard const lock(mutex_);
-  sets_.insert(&made);
 }
 
 void graph_registry::remove_set(reference_set& doomed) noexcept {

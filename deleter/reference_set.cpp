@@ -1,4 +1,4 @@
-// How a set is placed on a graph, and what holds it.
+// What holds a set besides a graph, and what sets hold.
 #include "escrow/internal/reference_set.hpp"
 
 #include <algorithm>
@@ -9,23 +9,6 @@
 #include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
-
-namespace {
-
-// On the last reference's thread, perhaps CUDA's: no CUDA call, allocation, lock or wait.
-void CUDART_CB drop_graph_reference(void* set) noexcept {
-  static_cast<reference_set*>(set)->leave_graphs();
-  static_cast<reference_set*>(set)->drop_ref();
-}
-
-}  // namespace
-
-ref<reference_set> reference_set::make(deleter_core& core, int device,
-                                       std::shared_ptr<launch_order> order) {
-  ref<reference_set> made(*new reference_set(core, device, std::move(order)));
-  graph_registry::global().add_set(*made);
-  return made;
-}
 
 void reference_set::list_members(std::vector<reclaimable const*>& found) const {
   if (is_closed()) return;
@@ -68,62 +51,6 @@ std::size_t kept_sets::leak() noexcept {
     for (std::size_t i = 0; i < leaked.size(); ++i) leaked.accounts().count_leaked();
   }
   return members;
-}
-
-void reference_set::place(cudaGraph_t graph, std::uint64_t id, bool is_open, kept_sets* keeper) {
-  graph_registry& registry = graph_registry::global();
-  if (keeper != nullptr) {
-    registry.add(*this, id, graph, keeper->weak_from_this());
-    bool is_kept = false;
-    try {
-      is_kept = keeper->add(*this);
-    } catch (...) {
-      registry.remove(*this, graph);
-      throw;
-    }
-    if (is_kept) {
-      keeper_ = keeper;
-      if (is_open) registry.open(*this);
-      return;
-    }
-    registry.remove(*this, graph);
-  }
-  check(cudaUserObjectCreate(&object_, this, &drop_graph_reference, 1,
-                             cudaUserObjectNoDestructorSync),
-        "cudaUserObjectCreate");
-  add_ref();  // the object's
-  bool is_noted = false;
-  try {
-    // First: once the object is on the graph nothing may fail, and the graph may be destroyed.
-    registry.add(*this, id, graph);
-    is_noted = true;
-    check(cudaGraphRetainUserObject(graph, object_, 1, cudaGraphUserObjectMove),
-          "cudaGraphRetainUserObject");
-  } catch (...) {
-    if (is_noted) registry.remove(*this, graph);
-    release_object(object_, accounts());
-    throw;
-  }
-  if (is_open) registry.open(*this);
-}
-
-void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std::uint64_t id,
-                   bool may_append, std::shared_ptr<group_order> const& group, bool& is_taken,
-                   kept_sets* keeper) {
-  using appended = graph_registry::appended;
-  appended const found = may_append ? graph_registry::global().append(id, graph, member, is_written,
-                                                                      group.get(), keeper)
-                                    : appended::no_set;
-  if (found == appended::closed) {
-    throw usage_error("claim or retire", "the capture was ended while the call used it",
-                      "use a stream on one thread at a time");
-  }
-  is_taken = found == appended::yes;
-  if (is_taken) return;
-  ref<reference_set> const made = reference_set::make(member.core(), member.device(), group);
-  graph_registry::global().append_first(*made, member, is_written);
-  is_taken = true;
-  made->place(graph, id, may_append, keeper);  // if it throws, the member is reclaimed with the set
 }
 
 void release_object(cudaUserObject_t object, deleter_accounts& its) noexcept {

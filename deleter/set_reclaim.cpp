@@ -7,12 +7,6 @@
 
 namespace escrow::inline v0_1 {
 
-reference_set::reference_set(deleter_core& core, int device, std::shared_ptr<launch_order> order)
-    : reclaimable(core, release_lane::recycle, device, &reclaim_set),
-      order_(order != nullptr ? std::move(order) : std::make_shared<launch_order>()) {
-  core.queue_of(release_lane::destroy).reserve_places(1);
-}
-
 void reference_set::reclaim_set(reclaimable& thing) noexcept {
   auto& set = static_cast<reference_set&>(thing);
   set.is_recycled_ ? set.destroy() : set.recycle();

@@ -113,7 +113,7 @@ ref<reference_set> graph_core::set_of(std::span<retired_object* const> owners,
   ref<reference_set> made = reference_set::make(keeper(), device_, std::move(order));
   made->reserve(owners.size());
   for (retired_object* const each : owners) {
-    made->append(ref<reclaimable>(*each), each->is_written());
+    made->append(*each, each->is_written());
   }
   return made;
 }
@@ -121,7 +121,7 @@ ref<reference_set> graph_core::set_of(std::span<retired_object* const> owners,
 reference_set& graph_core::place(std::span<retired_object* const> owners) {
   placed_.reserve(placed_.size() + 1);
   ref<reference_set> made = set_of(owners, order_);
-  made->place(native_, 0, false);
+  graph_registry::global().place(made, native_, 0, false);
   return *placed_.emplace_back(std::move(made));
 }
 

@@ -27,9 +27,7 @@ void graph_core::keep_after(Call const& call, retired_object::loan payload) {
   if (payloads_.size() == payloads_.capacity()) payloads_.reserve(2 * payloads_.size() + 8);
   cudaGraphNode_t const node = call();  // nothing fails after it
   if (set != nullptr || !payloads_.empty()) payloads_.push_back({node, owner.get()});
-  if (set == nullptr) return;
-  bool const is_written = owner->is_written();
-  set->append(ref<reclaimable>::adopt(owner.release()), is_written);
+  if (set != nullptr) set->append(*owner, owner->is_written());
 }
 
 cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,

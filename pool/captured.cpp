@@ -146,8 +146,6 @@ graph_hold& slot_pool::state::make_hold(slot& taken, std::uint64_t id, bool is_c
 
 void slot_pool::state::hold_in_graph(slot& taken, capture_info const& capture, bool is_claim,
                                      source_location where) {
-  // Else the slot could be appended to a set that the graph does not have any more.
-  graph_registry::global().forget_released(capture.id, capture.graph);
   graph_hold& hold = make_hold(taken, capture.id, is_claim, where);
   bool is_taken = false;
   try {

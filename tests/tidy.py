@@ -23,7 +23,7 @@ READING_ORDER = {
     "core": "version never_destroyed shared_count spin_lock json profiler error last_error retry_cleanup stream own_stream cuda12 capture device driver graph_lifetime_lock event"
     " ready_event graph_query",
     "deleter": "use_clock reclaimable retired_object deleter_options sharing_group launch_order group_lease reachable_allocator release_queue wakeup deleter_accounts"
-    " pending_events reference_set graph_registry recycle_lane object_store deleter_core set_reclaim deleter group_leases group_stats worker pass shared_object kernel_argument",
+    " pending_events reference_set graph_registry recycle_lane object_store deleter_core hold set_reclaim deleter group_leases group_stats worker pass shared_object kernel_argument",
     "pool": "slot_pool slot lease claimer resource_pool free_lists slots_in_graphs size_class claimer_streams capture_reuse stream_use deferred_slots search slot_pool_state claim at_limit refuse uses release deferred"
     " uncovered captured device_memory scratch_pool sizes lifecycle describe stream_allocator",
     "graph": "graph_core node_changes graph_tree kept_leases graph_survey launch_orders graph hoist graph_exec exec_row exec_state"

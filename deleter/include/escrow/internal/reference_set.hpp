@@ -16,7 +16,6 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
 #include "escrow/core/event.hpp"
@@ -62,13 +61,12 @@ class kept_sets : public std::enable_shared_from_this<kept_sets> {
 //   only grows, so plain copies of the graph also keep members that are appended later: they
 //   release later than necessary, never too early.
 // Thread safety: add_ref() and drop_ref() from any thread, also in a destroy callback. Slots are
-//   appended under the registry's lock: statistics of a group read its sets from when they are
-//   made. Owners of nodes are appended by the only thread that uses the graph. Without the lock,
-//   members are read only while nothing is appended.
+//   appended under the registry's lock once it has the set: statistics of a group read it. Owners
+//   of nodes are appended by the only thread that uses the graph. Without the lock, members are
+//   read only while nothing is appended.
 // Lifetime: referenced by the graph's user object, execs, hoisted handles and graphs built by hand.
 //   The last reference pushes it to the recycle lane, which makes the registry forget it and
 //   recycles its slots, and then to the destroy lane, which destroys its owners and the set.
-// Capture: place() is capture-safe, also on a graph that is being captured into.
 class reference_set final : public reclaimable {
  public:
   // A new set with one reference, the caller's. `order`: a sharing group's, or that of the set
@@ -76,10 +74,6 @@ class reference_set final : public reclaimable {
   [[nodiscard]] static ref<reference_set> make(deleter_core& core, int device,
                                                std::shared_ptr<launch_order> order);
 
-  // Places the set on `graph`, once: the graph's user object references it, or `keeper`, if it is
-  // not null and not released. `id`: the graph's; 0: not known, of an owned graph. Throws
-  // cuda_error, std::bad_alloc, and then the graph is unchanged.
-  void place(cudaGraph_t graph, std::uint64_t id, bool is_open, kept_sets* keeper = nullptr);
   // Null: it has a keeper, or is on no graph.
   [[nodiscard]] cudaUserObject_t object() const noexcept { return object_; }
 
@@ -87,13 +81,9 @@ class reference_set final : public reclaimable {
   void reserve(std::size_t more) {
     if (members_.capacity() - members_.size() < more) members_.reserve(2 * members_.size() + more);
   }
-  // Appends a member, for which there is room; other sets may have it, too. `is_written`: launches
-  // that use it need an order.
-  void append(ref<reclaimable> member, bool is_written) noexcept {
-    is_written_ |= is_written;
-    if (member->is_slot()) static_cast<slot_reference&>(*member).enter(*this);
-    members_.push_back(std::move(member));
-  }
+  // Appends a member; other sets may have it, too. `is_written`: launches that use it need an
+  // order. Throws std::bad_alloc if there is no room.
+  void append(reclaimable& member, bool is_written);
   [[nodiscard]] std::size_t size() const noexcept { return members_.size(); }
 
   [[nodiscard]] bool is_written() const noexcept { return is_written_; }
@@ -155,11 +145,11 @@ class reference_set final : public reclaimable {
   std::shared_ptr<launch_order> const order_;
   cudaUserObject_t object_ = nullptr;  // of all graphs that have the set
   kept_sets const* keeper_ = nullptr;  // keeps it in place of an object; only compared
-  std::weak_ptr<kept_sets> kept_by_;   // the same; written under the registry's lock
-  std::uint64_t id_ = 0;  // of the graph that it was made for; 0: not known. Written as kept_by_
-  reclaimable* owners_ = nullptr;  // for the destroy lane, linked by next_
-  bool is_recycled_ = false;       // the recycle lane is done with it
-  bool is_written_ = false;        // written as members are appended
+  std::weak_ptr<kept_sets> kept_by_;   // the same; guarded by the registry, once that has the set
+  std::uint64_t id_ = 0;               // of the graph that it was made for; 0: not known
+  reclaimable* owners_ = nullptr;      // for the destroy lane, linked by next_
+  bool is_recycled_ = false;           // the recycle lane is done with it
+  bool is_written_ = false;            // written as members are appended
 
   // Guarded by the registry.
   enum class phase : std::uint8_t {
@@ -176,7 +166,7 @@ class reference_set final : public reclaimable {
 // Makes `graph`, whose id is `id`, hold `member`, which is idle: in the graph's open set if there
 // is one, else in a new set. `may_append` false: always a new set, to which nothing is appended
 // later. `group`: the sharing group that the set is of; null: none. `keeper`: see
-// reference_set::place. `is_taken` returns whether the member was taken; then it is reclaimed even
+// graph_registry::place. `is_taken` returns whether the member was taken; then it is reclaimed even
 // if this throws. Throws usage_error for a capture that was invalidated meanwhile, cuda_error,
 // std::bad_alloc. Any thread. Source: cudaUserObjectCreate, cudaGraphRetainUserObject.
 void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std::uint64_t id,
@@ -235,25 +225,26 @@ class graph_registry {
   // An owned graph before it is destroyed, or one that was destroyed.
   void forget(cudaGraph_t graph) noexcept { disown(graph, 0); }
 
-  // Appends to that deleter's open set of the group; null: of none. The same of the keeper.
-  // `closed`: the graph was destroyed.
-  enum class appended { yes, no_set, closed };
-  [[nodiscard]] appended append(std::uint64_t id, cudaGraph_t graph, reclaimable& member,
-                                bool is_written, group_order const* group, kept_sets const* keeper);
+  // Appends to that deleter's open set of the group; null: of none. The same of the keeper. False
+  // if there is none. For a slot, sets that a recapture released are forgotten first: a set that an
+  // owner finds closed is of a graph that was destroyed. Throws std::bad_alloc; usage_error then.
+  [[nodiscard]] bool append(std::uint64_t id, cudaGraph_t graph, reclaimable& member,
+                            bool is_written, group_order const* group, kept_sets const* keeper);
 
-  void append_first(reference_set& set, reclaimable& member, bool is_written);  // to a new set
-  // Before the set is placed on `graph`; open() follows afterwards.
-  void add(reference_set& added, std::uint64_t id, cudaGraph_t graph,
-           std::weak_ptr<kept_sets> keeper = {});
-  void open(reference_set& set) noexcept;
+  // Places the set on `graph`, once: the graph's user object gets the reference, or `keeper` has
+  // one, if it is not null and not released. `id`: the graph's; 0: not known, of an owned graph.
+  // `is_open`: append() finds it then. It is tracked from now on, also if it is leaked. Throws
+  // cuda_error, std::bad_alloc, and then the graph is unchanged. Capture-safe, also on a graph that
+  // is being captured into.
+  void place(ref<reference_set> made, cudaGraph_t graph, std::uint64_t id, bool is_open,
+             kept_sets* keeper = nullptr);
   // The copy inherits what the registry knows of the original: see note_copies(). `id`: the copy's;
   // 0: it is owned. `leases`: of the original, with the nodes of the copy.
   void add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_t copy, lease_spans leases);
   // hoist() takes the set off that graph: the entry stays, so that a second hoist is noticed, until
   // the graph or, of one that is not owned, the next one with its handle ends.
   void remove_hoisted(reference_set& set, cudaGraph_t graph) noexcept;
-  // The graph is alive, and not the sets that a recapture released. Before an append that follows
-  // the query of the capture; a set that closes after that query is of a graph that was destroyed.
+  // The graph is alive, and not the sets that a recapture released.
   void forget_released(std::uint64_t id, cudaGraph_t graph) noexcept;
   // The capture of that graph ends: see reference_set::captures_ended(). `id` 0: it is not known.
   void end_capture(std::uint64_t id, cudaGraph_t graph) noexcept;
@@ -263,7 +254,6 @@ class graph_registry {
   void remove(reference_set& set, cudaGraph_t graph) noexcept;
   void forget_set(reference_set& set) noexcept;
 
-  void add_set(reference_set& made);  // all sets are tracked, leaked ones too
   void remove_set(reference_set& doomed) noexcept;
 
   // The newest graph with this handle that is known.
@@ -315,7 +305,6 @@ class graph_registry {
   [[nodiscard]] std::string describe_sets(deleter_core const& core) const;
 
  private:
-  friend class reference_set;
   struct entry {
     std::uint64_t id = 0;  // the newest capture's; 0: not known, and it is owned
     bool is_owned = false;
@@ -331,6 +320,7 @@ class graph_registry {
   [[nodiscard]] entry const* find(cudaGraph_t graph, std::uint64_t id = 0) const noexcept;
   // The entry, of a graph with this id; 0: not known.
   [[nodiscard]] entries::iterator entry_for(cudaGraph_t graph, std::uint64_t id);
+  void drop_released(std::uint64_t id, cudaGraph_t graph) noexcept;
   void note(std::uint64_t id, cudaGraph_t graph, std::span<reference_set* const> added);
   static void clear(entries::iterator dead) noexcept;
   void drop(reference_set& set, cudaGraph_t graph) noexcept;
