@@ -259,8 +259,13 @@ slot* capture_reuse::take_before(size_class& size, capture_frontier const& asked
   };
   // Most often it is the stream's last one, and a look at the frontier itself is enough.
   auto const is_at_frontier = [&](cudaGraphNode_t node) { return contains(frontier, node); };
-  auto const choose_last = [&](captured_slots const& of) { return newest_of(of, is_at_frontier); };
-  if (slot* const found = take(size, id, choose_last, is_unchanged)) return found;
+  bool is_any = false;
+  auto const choose_last = [&](captured_slots const& of) {
+    is_any = !of.reusable.empty();
+    return newest_of(of, is_at_frontier);
+  };
+  slot* const last = take(size, id, choose_last, is_unchanged);
+  if (last != nullptr || !is_any) return last;
 
   std::vector<cudaGraphNode_t> before(frontier.begin(), frontier.end());  // nearest first
   std::unordered_set<cudaGraphNode_t> further;  // those of them beyond the frontier itself
