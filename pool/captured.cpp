@@ -132,7 +132,7 @@ graph_hold& slot_pool::state::make_hold(slot& taken, std::uint64_t id, bool is_c
                                         source_location where) {
   graph_hold* hold = &taken.first_hold_;
   std::unique_ptr<graph_hold> extra;  // if a graph holds it already
-  if (reuse.is_held(taken)) {
+  if (taken.may_be_in_graphs_ && reuse.is_held(taken)) {
     extra = std::make_unique<graph_hold>(core, options.device, taken);
     hold = extra.get();
   }

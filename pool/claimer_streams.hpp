@@ -24,7 +24,7 @@ struct ESCROW_LOCAL claimer_stream {
 // Thread safety: any thread. One lock, held across no CUDA call.
 class ESCROW_LOCAL claimer_streams {
  public:
-  claimer_stream const lasting;  // stands for all streams that outlive the pool
+  claimer_stream const lasting{};  // stands for all streams that outlive the pool
 
   // Throws std::bad_alloc.
   [[nodiscard]] claimer_stream& add(size_class const& of) {
