@@ -243,8 +243,8 @@ struct world_claimers : world_uses {
     outcome const result = attempt_unless(
         is_wrong, "a flush", [&] { place.own ? place.own->flush() : place.memory->flush(); });
     if (result != done) return result;
-    // Or else a release may have come after it. A stream that outlives the pool may also keep memory
-    // of sizes that the claimer never had.
+    // Or else a release may have come after it. A stream that outlives the pool may also keep
+    // memory of sizes that the claimer never had.
     if (!mine_->has_met && !(place.memory && run_->lasts))
       each_kept_by(place.home, s, true, [this](int slot) { stop_keeping(slot); });
     return result;
