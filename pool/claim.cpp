@@ -130,7 +130,8 @@ slot* slot_pool::state::take_eager(size_class& of, stream_ref stream, stream_use
   if (found == nullptr) found = make_slot(of, seen);  // on failure there may be one to wait for
   if (found == nullptr && of.free.lists() > 1) found = take_idle(of, seen.pass);
   if (found == nullptr) found = of.free.take_oldest();
-  // A release on another thread may have come after this claim looked there; also others' claimers.
+  // A release on another thread may have come after this claim looked there, and claimers of the
+  // stream may have more.
   if (found == nullptr && cover_all(of, on)) found = of.free.take_oldest();
   if (found == nullptr) return seen.is_first ? nullptr : grow_in_room(of, seen, &on);
   wait_for(*found, stream, found->key_ == on.id);

@@ -17,12 +17,14 @@ namespace escrow::inline v0_1 {
 
 // One list per stream, found by hash, in the order of releases:
 //     oldest, covered, covered | uncovered, newest
-// A covered slot has an event behind its work, or is idle. Covered ones complete in their order, so
-// a claim queries one slot per list; it removes the slot meanwhile, because no lock may be held
-// across a CUDA call. Uncovered slots (slot::is_uncovered_) are claimed on their stream alone,
-// until one event is recorded behind all of them. A list's oldest slot represents it, so nothing is
-// allocated for a new stream or kept for a destroyed one. Thread safety: any thread. Streams are
-// distributed over shards, each with a lock that is held for
+// - covered: an event is behind its work, or it is idle. These complete in their order, so a claim
+//   queries one slot per list; it removes the slot meanwhile, because no lock may be held across a
+//   CUDA call.
+// - uncovered (slot::is_uncovered_): only its stream can claim it, until one event is recorded
+//   behind all of them.
+// A list's oldest slot represents it, so nothing is allocated for a new stream or kept for a
+// destroyed one.
+// Thread safety: any thread. Streams are distributed over shards, each with a lock that is held for
 //   a few instructions and across no CUDA call.
 class free_lists {
  public:

@@ -1,7 +1,6 @@
 // A pool's slots of one size.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>

@@ -83,8 +83,8 @@ struct slot final : reclaimable {
   }
   std::vector<cached_event> also_ready_;  // of other streams; has room for all of unrecorded_
   bool is_done_ = true;                   // known to be idle: no event to query
-  // Released on its stream without an event, and perhaps claimed there again. See
-  // state::uncover().
+  // Released on its stream without an event, and perhaps claimed there again. Set and cleared by
+  // size_class, which counts such slots.
   bool is_uncovered_ = false;
   bool was_used_ = false;  // handed out before
   // Streams whose work no event covers yet: until the release those given to record_stream(), then
@@ -93,7 +93,7 @@ struct slot final : reclaimable {
   bool is_lost_ = false;  // such a stream was destroyed: never known to be idle
 
   // Of a claim and release without an event: how many requests of others were known at the claim,
-  // see state::has_asked(), and the stream, which has the id key_.
+  // see claimer_streams::has_asked(), and the stream, which has the id key_.
   std::uint64_t requests_seen_ = 0;
   cudaStream_t released_on_ = nullptr;
 

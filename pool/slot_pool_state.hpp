@@ -59,9 +59,9 @@ struct ESCROW_LOCAL slot_pool::state {
                                           capture_frontier frontier = {});
 
   // at_limit.cpp
-  // A claim's next searches: where none is found, a limit is reached. One claim at a time searches
-  // there, also for room, which other claims leave to it. `may_wait`: this one waits for its turn.
-  // Null, and what was seen, if there is no slot.
+  // After a claim's first look has found nothing, so that a limit is reached. One claim at a time
+  // searches there, also for room, which other claims leave to it. `may_wait`: this one waits for
+  // its turn. Null, and what was seen, if there is no slot.
   [[nodiscard]] slot* search_at_limit(claim_request const& asked, size_class& of,
                                       stream_use const& on, capture_info const& capture,
                                       capture_frontier const& frontier, bool may_wait,
@@ -375,9 +375,9 @@ struct ESCROW_LOCAL slot_pool::state {
   // cache line of its own.
   alignas(64) std::atomic<std::uint64_t> releases{1};
 
-  // Read by each claim or release, and seldom written: a cache line, too. Relaxed: a call that
-  // misses a change acts on it the next time.
   // A concurrent claim may still succeed; its slot is destroyed later. Stored under sizes_mutex.
+  // Read by each claim, and seldom written: a cache line, too. Relaxed: a call that misses the
+  // change sees it the next time.
   alignas(64) std::atomic<bool> is_closed{false};
 
   // Statistics: relaxed.

@@ -1,7 +1,6 @@
 // Claims and releases of one stream without events, by a claimer or by the pool itself.
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <optional>
 #include <utility>
 

@@ -223,6 +223,14 @@ TEST_F(StreamsOutlivePool, AReleaseIsRecordedWhenAnotherStreamNeedsTheSlot) {
   expect_next_waits(pool, three);
 }
 
+TEST_F(StreamsOutlivePool, AClaimerEndsWithoutARecord) {
+  block_pool pool = make_pool(lasting(4));
+  { static_cast<void>(pool.on(one).claim()); }
+  EXPECT_EQ(pool.stats().unrecorded, 1U);
+  EXPECT_EQ(pool.claim(one)->number(), 0);
+  EXPECT_EQ(pool.stats().unrecorded, 1U);
+}
+
 TEST_F(StreamsOutlivePool, ItsEndRecordsWhatIsLeft) {
   {
     block_pool pool = make_pool(lasting(4));

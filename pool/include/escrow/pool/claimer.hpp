@@ -21,9 +21,10 @@ namespace escrow::inline v0_1 {
 // Thread safety: one thread at a time. During its calls, as during a release of its leases, no
 //   other thread may begin or end a capture of the stream.
 // Lifetime: ends before its stream, also after flush(): see pool_options::check_streams. May
-//   outlive its pool. Leases may outlive it: their release then records an event.
-// Capture: claims as the pool. What was released before waits until the capture has ended. If the
-//   claimer is destroyed meanwhile, or by a deleter, it waits with a deferred record: see lease.
+//   outlive its pool. Leases may outlive it: their release then records an event. With
+//   streams_outlive_pool its end records nothing.
+// Capture: claims as the pool. What was released before waits until the capture has ended; if the
+//   claimer ends meanwhile, or on a deleter, with a deferred record: see lease.
 // Errors: as resource_pool::claim; usage_error after a move, or on another thread for
 //   cudaStreamPerThread. A record that CUDA refuses is reported to on_error and deferred.
 // Example: examples/stream_claimer.cpp.
