@@ -216,6 +216,16 @@ cudaError_t detail::query_capture(cudaStream_t stream, capture_info& info,
   return *answer;
 }
 
+capture_info usable_capture_of(char const* call, stream_ref stream,
+                               detail::capture_dependencies* after) {
+  capture_info info;
+  cudaError_t const status = detail::query_capture(stream.get(), info, after);
+  if (status != cudaSuccess || info.status == capture_status::invalidated) [[unlikely]] {
+    detail::refuse_capture(call, status);
+  }
+  return info;
+}
+
 namespace {
 
 // Functions of the driver, which harm no capture. The runtime's cudaStreamGetDevice would.
@@ -252,8 +262,12 @@ int device_of_capturing(stream_ref stream) {
   static context_queries const driver;
   CUcontext context = nullptr;
   unsigned long long id = 0;
-  check_driver(driver.of_stream(handle, &context), "cuStreamGetCtx");
-  check_driver(driver.id(context, &id), "cuCtxGetId");
+  CUresult const found = driver.of_stream(handle, &context);
+  CUresult const told = found == CUDA_SUCCESS ? driver.id(context, &id) : CUDA_SUCCESS;
+  if (found != CUDA_SUCCESS || told != CUDA_SUCCESS) [[unlikely]] {
+    check_driver(found, "cuStreamGetCtx");
+    check_driver(told, "cuCtxGetId");
+  }
   auto known = std::ranges::find(answers, id, &answer::context);
   if (known == answers.end()) *--known = {id, device_in_driver(driver, context)};
   std::rotate(answers.begin(), known, known + 1);

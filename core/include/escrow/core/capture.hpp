@@ -58,15 +58,8 @@ struct capture_dependencies {
 // As capture_of(), for an Escrow call that will use `stream`. Throws usage_error, naming `call`, if
 // the capture is invalidated or `stream` is the legacy stream while a blocking stream captures. Any
 // thread. (`after` is for Escrow itself.)
-[[nodiscard]] inline capture_info usable_capture_of(char const* call, stream_ref stream,
-                                                    detail::capture_dependencies* after = nullptr) {
-  capture_info info;
-  cudaError_t const status = detail::query_capture(stream.get(), info, after);
-  if (status != cudaSuccess || info.status == capture_status::invalidated) [[unlikely]] {
-    detail::refuse_capture(call, status);
-  }
-  return info;
-}
+[[nodiscard]] ESCROW_API capture_info usable_capture_of(
+    char const* call, stream_ref stream, detail::capture_dependencies* after = nullptr);
 
 // What: puts the calling thread in cudaStreamCaptureModeRelaxed for a scope. Calls such as
 //   cudaMalloc, cudaFree, cudaEventQuery or cudaGraphExecDestroy then invalidate no capture of any

@@ -24,12 +24,12 @@ class spin_lock {
   [[nodiscard]] bool try_lock() noexcept {
     // Acquire: pairs with the release in unlock().
     if (is_locked_.exchange(true, std::memory_order_acquire)) return false;
-    tell_taken(this);
+    if (__tsan_acquire != nullptr) __tsan_acquire(this);
     return true;
   }
 
   void unlock() noexcept {
-    tell_handed_over(this);
+    if (__tsan_release != nullptr) __tsan_release(this);
     is_locked_.store(false, std::memory_order_release);
   }
 

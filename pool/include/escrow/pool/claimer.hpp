@@ -35,7 +35,7 @@ class claimer {
   // here, records one event for all of it; what this claim takes then gets one at its release.
   [[nodiscard]] lease<T> claim(source_location where = source_location::current()) {
     lease<T> leased([&] { return slots_.claim("claimer::claim", where); });
-    leased.recycle(*functions_);
+    if (functions_->recycle) leased.recycle(*functions_);
     return leased;
   }
 
@@ -53,7 +53,7 @@ class claimer {
   [[nodiscard]] lease<T> claim_kept(source_location where = source_location::current()) {
     lease<T> leased(
         [&] { return slots_.claim("claimer::claim_kept", where, {}, 0, claim_kind::kept); });
-    leased.recycle(*functions_);
+    if (functions_->recycle) leased.recycle(*functions_);
     return leased;
   }
 
@@ -62,7 +62,7 @@ class claimer {
       source_location where = source_location::current()) {
     lease<T> leased(
         [&] { return slots_.claim("claimer::try_claim", where, std::chrono::nanoseconds(0)); });
-    leased.recycle(*functions_);
+    if (functions_->recycle) leased.recycle(*functions_);
     return leased ? std::optional(std::move(leased)) : std::nullopt;
   }
 

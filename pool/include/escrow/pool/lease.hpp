@@ -118,9 +118,9 @@ class lease {
   requires std::same_as<std::invoke_result_t<Claim>, claimed_slot>
   explicit lease(Claim claim) : claimed_(claim()) {}
 
-  // For a resource that an earlier lease or launch may have used.
+  // For a resource that an earlier lease or launch may have used, of a pool with that function.
   void recycle(slot_functions<T> const& functions) const {
-    if (claimed_.what == nullptr || !functions.recycle || !claimed_.was_used) return;
+    if (claimed_.what == nullptr || !claimed_.was_used) return;
     functions.recycle(get(), stream_ref(claimed_.on.handle));  // on failure the lease releases
   }
 

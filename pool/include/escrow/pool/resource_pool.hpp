@@ -203,7 +203,7 @@ class resource_pool {
   [[nodiscard]] lease<T> claim(stream_ref stream,
                                source_location where = source_location::current()) {
     lease<T> leased([&] { return claim_slot({"resource_pool::claim", stream, where}); });
-    leased.recycle(*functions_);
+    if (functions_->recycle) leased.recycle(*functions_);
     return leased;
   }
 
@@ -235,7 +235,7 @@ class resource_pool {
                          .where = where,
                          .kind = claim_kind::kept});
     });
-    leased.recycle(*functions_);
+    if (functions_->recycle) leased.recycle(*functions_);
     return leased;
   }
 
@@ -301,7 +301,7 @@ class resource_pool {
                                        std::chrono::nanoseconds host_wait_max,
                                        source_location where) {
     lease<T> leased([&] { return claim_slot({call, stream, where, host_wait_max}); });
-    leased.recycle(*functions_);
+    if (functions_->recycle) leased.recycle(*functions_);
     return leased ? std::optional(std::move(leased)) : std::nullopt;
   }
 
