@@ -46,7 +46,7 @@ class handle_table {
     objects_.clear();
   }
   // A run begins: what was given up before is not given again.
-  void begin_run(std::uint64_t seed) { slots_.begin_run(seed); }
+  void begin_run(options const& how) { slots_.begin_run(how); }
 
   [[nodiscard]] std::size_t size() const { return objects_.size(); }
   [[nodiscard]] auto begin() const { return objects_.begin(); }

@@ -1,9 +1,12 @@
 // Memory of what handles of nodes point to.
 #include "recycled.hpp"
 
-#include "state.hpp"
+#include "slots.hpp"
 
+#include <map>
 #include <new>
+#include <unordered_set>
+#include <vector>
 
 #include <sanitizer/asan_interface.h>  // its macros do nothing in other builds
 
@@ -17,41 +20,56 @@ constexpr bool may_be_given_again = false;
 constexpr bool may_be_given_again = true;
 #endif
 
+struct node_memory {
+  options how;
+  reuse_choice choice;
+  // What was made since the run began; of that, what is destroyed, by size.
+  std::unordered_set<void*> of_run;
+  std::map<std::size_t, std::vector<void*>> idle;
+};
+
+// Leaked on purpose, as the state is.
+node_memory& memory_of_nodes() {
+  static auto* const one = new node_memory;
+  return *one;
+}
+
 }  // namespace
 
 void* recycled::operator new(std::size_t bytes) {
-  auto& s = the();
+  auto& [how, choice, of_run, all_idle] = memory_of_nodes();
   // AddressSanitizer keeps what is free for a while, and then uses it again.
-  if (!may_be_given_again && !s.how.stepped && s.how.reuses_handles) return ::operator new(bytes);
-  auto& idle = s.idle_blocks[bytes];
-  if (may_be_given_again && !idle.empty() && s.reuse_of_nodes.next()) {
+  if (!may_be_given_again && !how.stepped && how.reuses_handles) return ::operator new(bytes);
+  auto& idle = all_idle[bytes];
+  if (may_be_given_again && !idle.empty() && choice.next()) {
     auto* const memory = idle.back();
     idle.pop_back();
     return memory;
   }
   auto* const memory = ::operator new(bytes);
-  s.blocks_of_run.insert(memory);
+  of_run.insert(memory);
   return memory;
 }
 
 void recycled::operator delete(void* memory, std::size_t bytes) noexcept {
-  auto& s = the();
-  if (!s.blocks_of_run.contains(memory)) return ::operator delete(memory);
+  auto& nodes = memory_of_nodes();
+  if (!nodes.of_run.contains(memory)) return ::operator delete(memory);
   ASAN_POISON_MEMORY_REGION(memory, bytes);
-  s.idle_blocks[bytes].push_back(memory);
+  nodes.idle[bytes].push_back(memory);
 }
 
-void forget_recycled(std::uint64_t seed) noexcept {
-  auto& s = the();
-  s.reuse_of_nodes.begin_run(seed);
-  for (auto const& [bytes, idle] : s.idle_blocks) {
+void forget_recycled(options const& how) noexcept {
+  auto& nodes = memory_of_nodes();
+  nodes.how = how;
+  nodes.choice.begin_run(how);
+  for (auto const& [bytes, idle] : nodes.idle) {
     for (auto* const memory : idle) {
       ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
       ::operator delete(memory);
     }
   }
-  s.idle_blocks.clear();
-  s.blocks_of_run.clear();
+  nodes.idle.clear();
+  nodes.of_run.clear();
 }
 
 }  // namespace escrow::sim::model

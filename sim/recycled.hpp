@@ -1,8 +1,9 @@
 // Memory of what handles of nodes point to.
 #pragma once
 
+#include <escrow/sim/control.hpp>
+
 #include <cstddef>
-#include <cstdint>
 
 namespace escrow::sim::model {
 
@@ -15,7 +16,7 @@ struct recycled {
   static void operator delete(void* memory, std::size_t bytes) noexcept;
 };
 
-// A run begins.
-void forget_recycled(std::uint64_t seed) noexcept;
+// A run begins. The state's mutex is held.
+void forget_recycled(options const& how) noexcept;
 
 }  // namespace escrow::sim::model

@@ -1,13 +1,15 @@
 // Slots: the addresses that are handles.
 #include "slots.hpp"
 
-#include "state.hpp"
-
 namespace escrow::sim::model {
 
+void reuse_choice::begin_run(options const& how) {
+  how_ = how;
+  random_.seed(how.seed);
+}
+
 bool reuse_choice::next() {
-  auto const& how = the().how;
-  return how.reuses_handles && (!how.stepped || random_() % 2 == 0);
+  return how_.reuses_handles && (!how_.stepped || random_() % 2 == 0);
 }
 
 void* slots::take() {
@@ -22,9 +24,9 @@ void slots::give_up(void* address) {
   (given_up->run == run_ ? idle_ : older_).push_back(given_up);
 }
 
-void slots::begin_run(std::uint64_t seed) {
+void slots::begin_run(options const& how) {
   ++run_;
-  choice_.begin_run(seed);
+  choice_.begin_run(how);
   forget();
 }
 

@@ -1,6 +1,8 @@
 // Slots: the addresses that are handles.
 #pragma once
 
+#include <escrow/sim/control.hpp>
+
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -13,10 +15,11 @@ namespace escrow::sim::model {
 // is held.
 class reuse_choice {
  public:
-  void begin_run(std::uint64_t seed) { random_.seed(seed); }
+  void begin_run(options const& how);
   [[nodiscard]] bool next();
 
  private:
+  options how_;
   std::mt19937_64 random_;
 };
 
@@ -32,7 +35,7 @@ class slots {
   [[nodiscard]] void* take();
   void give_up(void* address);
   // What was given up before is not given again in this run.
-  void begin_run(std::uint64_t seed);
+  void begin_run(options const& how);
 
  private:
   void forget();

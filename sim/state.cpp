@@ -91,12 +91,11 @@ void forget_records(state& s) {
 }  // namespace
 
 void begin_run(state& s) {
-  auto const seed = s.how.seed;
-  s.streams.begin_run(seed);
-  s.events.begin_run(seed);
-  s.graphs.begin_run(seed);
-  s.execs.begin_run(seed);
-  forget_recycled(seed);
+  s.streams.begin_run(s.how);
+  s.events.begin_run(s.how);
+  s.graphs.begin_run(s.how);
+  s.execs.begin_run(s.how);
+  forget_recycled(s.how);
 }
 
 state& the() {

@@ -17,7 +17,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -71,9 +70,9 @@ struct call_fault {
   std::uint64_t thread = 0;
 };
 
-// Everything. `mutex` guards every member and every object of objects.hpp. It is never held while
-// a destructor, a host function or a kernel runs. Leaked on purpose: threads may still look at it
-// while the process exits.
+// Everything. `mutex` guards every member, every object of objects.hpp and the memory that
+// recycled.cpp keeps. It is never held while a destructor, a host function or a kernel runs. Leaked
+// on purpose: threads may still look at it while the process exits.
 struct state {
   std::mutex mutex;
   // Signalled when an operation or a callback is done or a thread has ended, if somebody waits.
@@ -117,10 +116,6 @@ struct state {
   std::map<void const*, graph_block*> graph_blocks;
   // Those that a launch has let appear and that no call has freed since.
   std::map<void const*, std::shared_ptr<graph_block>> unfreed_blocks;
-  // See recycled: what it has made since the run began; of that, what is destroyed, by size.
-  std::unordered_set<void*> blocks_of_run;
-  std::map<std::size_t, std::vector<void*>> idle_blocks;
-  reuse_choice reuse_of_nodes;
   std::uint64_t next_id = 0;
   std::uint64_t next_graph_id = 0;
   bool recapture_gives_new_id = false;
