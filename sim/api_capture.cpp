@@ -2,8 +2,8 @@
 #include "api.hpp"
 #include "captures.hpp"
 #include "edges.hpp"
+#include "ends.hpp"
 #include "graphs.hpp"
-#include "recapture.hpp"
 #include "streams.hpp"
 
 #include <algorithm>

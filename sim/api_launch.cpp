@@ -1,6 +1,7 @@
 // Launching kernels and host functions on streams.
 #include "api.hpp"
 #include "captures.hpp"
+#include "ends.hpp"
 #include "kernels.hpp"
 #include "streams.hpp"
 

@@ -1,10 +1,11 @@
 // Stream capture: what it allows, what kills it, and how captured work becomes nodes.
 #include "captures.hpp"
 
-#include "edges.hpp"
+#include "ends.hpp"
 #include "families.hpp"
+#include "graph_memory.hpp"
 #include "graphs.hpp"
-#include "recapture.hpp"
+#include "recaptures.hpp"
 
 #include <algorithm>
 #include <unordered_set>
@@ -131,36 +132,6 @@ cudaError_t capture_work(api_call& c, stream_state& stream, cudaGraphNodeType ty
   return cudaSuccess;
 }
 
-void set_ends(stream_state& stream, frontier ends, cudaGraphEdgeData const* edges) {
-  stream.ends = std::move(ends);
-  stream.end_edges.clear();
-  for (std::size_t i = 0; i < stream.ends.size(); ++i)
-    stream.end_edges.push_back(edge_at(edges, i));
-}
-
-void expect_triggers(stream_state& stream) {
-  for (std::size_t i = 0; i < stream.ends.size(); ++i) {
-    if (stream.ends[i]->type != cudaGraphNodeTypeKernel) continue;
-    stream.end_edges[i].from_port = cudaGraphKernelNodePortProgrammatic;
-    stream.end_edges[i].type = cudaGraphDependencyTypeProgrammatic;
-  }
-}
-
-void add_ends(stream_state& stream, frontier const& ends, cudaGraphEdgeData const* edges) {
-  for (std::size_t i = 0; i < ends.size(); ++i) {
-    cudaGraphEdgeData const edge = edge_at(edges, i);
-    auto const found = std::ranges::find(stream.ends, ends[i]);
-    if (found == stream.ends.end()) {
-      stream.ends.push_back(ends[i]);
-      stream.end_edges.push_back(edge);
-      continue;
-    }
-    // Of two, that counts which waits for more.
-    auto& there = stream.end_edges[static_cast<std::size_t>(found - stream.ends.begin())];
-    if (edge.from_port < there.from_port) there = edge;
-  }
-}
-
 void refuse_beside_capture_change(api_call const& c, stream_state const& stream) {
   // relaxed: see enter() in families.cpp.
   std::uint64_t const user = stream.capture_change->user.load(std::memory_order_relaxed);
@@ -188,6 +159,23 @@ cudaError_t begin_capture(api_call& c, std::shared_ptr<stream_state> const& stre
   stream->capturing = which;
   set_ends(*stream, std::move(ends), edges);
   c.s.captures.push_back(std::move(which));
+  return cudaSuccess;
+}
+
+cudaError_t begin_recapture(api_call& c, std::shared_ptr<stream_state> const& stream,
+                            cudaStreamCaptureMode mode, std::shared_ptr<graph_state> const& graph,
+                            cudaGraphRecaptureCallbackData const* callback) {
+  if (has_memory_nodes(*graph)) return cudaErrorNotSupported;  // not simulated
+  auto const error = begin_capture(c, stream, mode, graph, {}, nullptr);
+  if (error != cudaSuccess) return error;
+  capture& begun = *stream->capturing;
+  begun.again.emplace(capture::recapture{});
+  if (callback != nullptr) {
+    begun.again->on_mismatch = callback->callbackFunc;
+    begun.again->data = callback->userData;
+  }
+  if (c.s.recapture_gives_new_id) begun.id = graph->id = ++c.s.next_graph_id;
+  release_references(*graph, c.reclaimed);
   return cudaSuccess;
 }
 

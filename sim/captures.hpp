@@ -3,8 +3,6 @@
 
 #include "call.hpp"
 
-#include <span>
-
 namespace escrow::sim::model {
 
 // Kills the capture and notes who did it.
@@ -23,18 +21,16 @@ cudaError_t forbid_all(api_call& c, int device);
 // Adds a node behind the stream's captured work.
 cudaError_t capture_work(api_call& c, stream_state& stream, cudaGraphNodeType type, work what);
 
-// `edges`: as many, or null if all are full.
-void set_ends(stream_state& stream, frontier ends, cudaGraphEdgeData const* edges);
-// What comes next is a programmatic launch: it waits for no more of kernels than that they
-// trigger.
-void expect_triggers(stream_state& stream);
-void add_ends(stream_state& stream, frontier const& ends, cudaGraphEdgeData const* edges);
-
 // Ends the process if another thread is just beginning or ending the stream's capture.
 void refuse_beside_capture_change(api_call const& c, stream_state const& stream);
 cudaError_t begin_capture(api_call& c, std::shared_ptr<stream_state> const& stream,
                           cudaStreamCaptureMode mode, std::shared_ptr<graph_state> const& into,
                           frontier ends, cudaGraphEdgeData const* edges);
+// The same for a graph that is captured again. Its references are released first, on the calling
+// thread.
+cudaError_t begin_recapture(api_call& c, std::shared_ptr<stream_state> const& stream,
+                            cudaStreamCaptureMode mode, std::shared_ptr<graph_state> const& graph,
+                            cudaGraphRecaptureCallbackData const* callback);
 cudaError_t end_capture(api_call& c, stream_state& stream, cudaGraph_t* graph);
 // The stream is being destroyed while it captures.
 void abandon_capture(api_call& c, stream_state& stream);

@@ -2,6 +2,7 @@
 #include "streams.hpp"
 
 #include "captures.hpp"
+#include "ends.hpp"
 #include "ops.hpp"
 #include "runner.hpp"
 

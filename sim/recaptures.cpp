@@ -1,8 +1,8 @@
 // A recapture, by CUDA's manual: no GPU was seen doing it.
-#include "recapture.hpp"
+#include "recaptures.hpp"
 
 #include "edges.hpp"
-#include "graph_memory.hpp"
+#include "ends.hpp"
 #include "graphs.hpp"
 #include "nodes.hpp"
 
@@ -124,23 +124,6 @@ bool is_behind_ends(CUgraphNode_st const& node, stream_state const& stream) {
 }
 
 }  // namespace
-
-cudaError_t begin_recapture(api_call& c, std::shared_ptr<stream_state> const& stream,
-                            cudaStreamCaptureMode mode, std::shared_ptr<graph_state> const& graph,
-                            cudaGraphRecaptureCallbackData const* callback) {
-  if (has_memory_nodes(*graph)) return cudaErrorNotSupported;  // not simulated
-  auto const error = begin_capture(c, stream, mode, graph, {}, nullptr);
-  if (error != cudaSuccess) return error;
-  capture& begun = *stream->capturing;
-  begun.again.emplace(capture::recapture{});
-  if (callback != nullptr) {
-    begun.again->on_mismatch = callback->callbackFunc;
-    begun.again->data = callback->userData;
-  }
-  if (c.s.recapture_gives_new_id) begun.id = graph->id = ++c.s.next_graph_id;
-  release_references(*graph, c.reclaimed);
-  return cudaSuccess;
-}
 
 cudaError_t recapture_work(api_call& c, stream_state& stream, cudaGraphNodeType type, work what) {
   auto const capture = stream.capturing;
