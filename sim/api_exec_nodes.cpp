@@ -1,8 +1,8 @@
 // What nodes of execs do: set again for the launches to come, switched off and on.
 #include "api.hpp"
+#include "execs.hpp"
 #include "families.hpp"
 #include "graphs.hpp"
-#include "launch.hpp"
 #include "nodes.hpp"
 
 using namespace escrow::sim::model;  // What this file gives C names to.

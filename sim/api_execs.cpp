@@ -1,6 +1,7 @@
 // Execs: instantiate, launch, update, destroy.
 #include "api.hpp"
 #include "captures.hpp"
+#include "execs.hpp"
 #include "families.hpp"
 #include "graphs.hpp"
 #include "launch.hpp"

@@ -1,9 +1,10 @@
 // Execs: instantiation, update, and the end of their references.
+#include "execs.hpp"
+
 #include "conditionals.hpp"
 #include "families.hpp"
 #include "graph_memory.hpp"
 #include "graphs.hpp"
-#include "launch.hpp"
 #include "nodes.hpp"
 #include "runner.hpp"
 
