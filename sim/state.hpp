@@ -5,7 +5,6 @@
 #include "objects.hpp"
 
 #include <escrow/sim/control.hpp>
-#include <escrow/sim/counts.hpp>
 #include <escrow/sim/recording.hpp>
 
 #include <condition_variable>
