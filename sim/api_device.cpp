@@ -58,8 +58,7 @@ void forget_device(state& s, int device) {
   s.events.lose_if([&](event_state const& each) { return each.device == device; });
   s.streams.lose_if([&](stream_state& each) {
     if (each.device != device) return false;
-    stop_executor(each);
-    s.devices[static_cast<std::size_t>(device)].streams.erase(each.id);
+    forget_stream(each);
     return true;
   });
   std::erase_if(s.callback_queue, [](auto const& each) { return each.second.of == nullptr; });

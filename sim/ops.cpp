@@ -27,10 +27,7 @@ void count_down(op_ptr const& o) {
 void leave_stream(op_ptr const& o) {
   auto const stream = std::move(o->stream);
   if (stream->tail == o) stream->tail = nullptr;
-  if (--stream->pending == 0 && stream->closed) {
-    stop_executor(*stream);
-    the().devices[static_cast<std::size_t>(stream->device)].streams.erase(stream->id);
-  }
+  if (--stream->pending == 0 && stream->closed) forget_stream(*stream);
 }
 
 }  // namespace

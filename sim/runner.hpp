@@ -35,9 +35,6 @@ bool step_once(std::unique_lock<std::mutex>& lock);
 // follows it as it starts. Lock held.
 void break_device(int device, cudaError_t fault);
 
-// Gives an idle stream's thread its end. Lock held.
-void stop_executor(stream_state& stream);
-
 // Lets go of all threads and waits until they have ended; false if that took too long.
 bool stop_threads(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds limit);
 

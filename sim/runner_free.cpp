@@ -114,11 +114,6 @@ void wake_callback_thread() {
   s.callback_wake.notify_one();
 }
 
-void stop_executor(stream_state& stream) {
-  stream.runs_on->stop = true;
-  stream.runs_on->wake.notify_one();
-}
-
 bool stop_threads(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds limit) {
   auto& s = the();
   s.dropping = true;

@@ -154,7 +154,7 @@ struct state {
   std::string last_invalidation;
 };
 
-// The one state; made on first use.
+// The one state; made on first use (reset.cpp).
 state& the();
 
 // Real or virtual time since reset.
@@ -162,6 +162,9 @@ std::chrono::nanoseconds time_now();
 
 // A random whole number in [low, high].
 std::uint64_t pick(std::uint64_t low, std::uint64_t high);
+
+// The stream's thread ends when it has done its work, and the device knows the stream no more.
+void forget_stream(stream_state& stream);
 
 // A run begins: handles and addresses that earlier ones have given up are not given again.
 void begin_run(state& s);

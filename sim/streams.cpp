@@ -97,13 +97,9 @@ std::shared_ptr<stream_state> make_stream(int device, unsigned int flags, int pr
 }
 
 void close_stream(stream_state& stream) {
-  auto& s = the();
   stream.closed = true;
-  if (stream.pending == 0) {
-    stop_executor(stream);
-    s.devices[static_cast<std::size_t>(stream.device)].streams.erase(stream.id);
-  }
-  s.streams.erase(stream.handle);
+  if (stream.pending == 0) forget_stream(stream);
+  the().streams.erase(stream.handle);
 }
 
 void wait_for_frees(api_call& c, cudaStream_t handle) {

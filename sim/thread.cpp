@@ -1,7 +1,7 @@
 // What CUDA keeps for each host thread.
 #include "thread.hpp"
 
-#include "runner.hpp"
+#include "state.hpp"
 
 #include <pthread.h>
 
@@ -27,9 +27,7 @@ thread_record::~thread_record() {
   for (auto const& [number_of_device, stream] : default_streams) {
     stream->closed = true;
     // A capture refers to its streams: one whose thread ends in a capture stays until reset().
-    if (stream->pending != 0 || stream->capturing != nullptr) continue;
-    stop_executor(*stream);
-    s.devices[static_cast<std::size_t>(number_of_device)].streams.erase(stream->id);
+    if (stream->pending == 0 && stream->capturing == nullptr) forget_stream(*stream);
   }
 }
 

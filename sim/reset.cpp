@@ -1,0 +1,123 @@
+// How the one state begins, begins afresh, and ends with the process.
+#include "guard.hpp"
+#include "runner.hpp"
+#include "state.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace escrow::sim::model {
+namespace {
+
+void fresh_devices(state& s) {
+  s.devices = std::vector<device>(static_cast<std::size_t>(s.how.devices));
+  for (int number = 0; number < s.how.devices; ++number) {
+    auto& d = s.devices[static_cast<std::size_t>(number)];
+    d.legacy = std::make_shared<stream_state>();
+    d.legacy->device = number;
+    d.legacy->id = ++s.next_id;
+    d.legacy->legacy = true;
+    d.legacy->runs_on = std::make_shared<executor>();
+    d.streams.emplace(d.legacy->id, d.legacy);
+    d.pool.device = number;
+  }
+}
+
+// Runs among the program's exit handlers: no thread of ours may call into objects that are being
+// destroyed. Threads that are stuck in user code are left behind; the process ends under them.
+void at_exit() {
+  auto& s = the();
+  std::unique_lock lock(s.mutex);
+  s.exiting = true;
+  stop_threads(lock, std::chrono::seconds(2));
+}
+
+state* make_state() {
+  refuse_a_real_runtime();
+  auto* const s = new state;
+  s->epoch = 1;
+  s->random.seed(s->how.seed);
+  s->started = std::chrono::steady_clock::now();
+  fresh_devices(*s);
+  return s;
+}
+
+state* first_state() {
+  auto* const s = make_state();
+  std::atexit(at_exit);
+  return s;
+}
+
+void free_allocations(state& s) {
+  for (auto const& [address, what] : s.allocations)
+    ::operator delete(const_cast<void*>(address), as_cuda_aligns);
+  s.allocations.clear();
+  s.allocated = {};
+}
+
+// Everything that has a handle goes; destructors of user objects are not run, as at a device reset.
+void forget_objects(state& s) {
+  s.captures.clear();
+  for (auto const& [handle, stream] : s.streams) stream->capturing.reset();
+  s.execs.lose_all();
+  s.graphs.lose_all();
+  s.unfreed_blocks.clear();
+  s.events.lose_all();
+  s.streams.lose_all();
+  s.user_objects.clear();
+  s.libraries.clear();
+  s.library_kernels.clear();
+  s.conditions.clear();
+  free_allocations(s);
+}
+
+void forget_records(state& s) {
+  s.calls = 0;
+  s.calls_in_callbacks = 0;
+  s.calls_by_name.clear();
+  s.faults_by_number.clear();
+  s.faults_by_thread.clear();
+  s.faults_by_name.clear();
+  s.injectable_calls = 0;
+  s.recording = false;
+  s.recorded.clear();
+  s.captures_invalidated = 0;
+  s.unloaded_launches = 0;
+  s.last_invalidation.clear();
+}
+
+}  // namespace
+
+state& the() {
+  static state* const one = first_state();
+  return *one;
+}
+
+}  // namespace escrow::sim::model
+
+namespace escrow::sim {
+
+void reset(options const& how) {
+  auto& s = model::the();
+  std::unique_lock lock(s.mutex);
+  if (how.devices < 1) model::give_up("reset() needs at least one device");
+  if (!model::stop_threads(lock, std::chrono::seconds(20))) {
+    model::give_up(
+        "reset() waited 20 s for a kernel, host function or destructor that does not return");
+  }
+  model::forget_objects(s);
+  model::forget_records(s);
+  ++s.epoch;
+  s.how = how;
+  s.next_graph_id = std::max(s.next_graph_id, how.first_graph_id - 1);
+  s.random.seed(how.seed);
+  model::begin_run(s);
+  s.recapture_gives_new_id = false;
+  s.virtual_now = {};
+  s.fruitless = 0;
+  s.started = std::chrono::steady_clock::now();
+  s.fault = cudaSuccess;
+  model::fresh_devices(s);
+}
+
+}  // namespace escrow::sim
