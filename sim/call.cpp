@@ -1,7 +1,7 @@
 // What every API function does first and last.
 #include "call.hpp"
 
-#include "runner.hpp"
+#include "runner_shared.hpp"
 
 #include <algorithm>
 #include <array>

@@ -2,9 +2,6 @@
 #include "conditionals.hpp"
 
 #include "graphs.hpp"
-#include "launch.hpp"
-#include "ops.hpp"
-#include "runner_free.hpp"
 
 #include <algorithm>
 #include <array>
@@ -59,15 +56,6 @@ void collect_conditions(graph_state const& graph, std::set<cudaGraphConditionalH
       used.insert(what->handle);
     for (auto const& inner : inner_graphs(*node)) collect_conditions(*inner, made, used);
   }
-}
-
-graph_state const* body_to_run(conditional_work const& what) {
-  auto const value = the().conditions[what.handle];
-  auto const& bodies = what.bodies;
-  std::size_t index = value;
-  if (what.type == cudaGraphCondTypeIf) index = value != 0 ? 0 : 1;
-  if (what.type == cudaGraphCondTypeWhile) index = value != 0 ? 0 : bodies.size();
-  return index < bodies.size() ? bodies[index].get() : nullptr;
 }
 
 }  // namespace
@@ -128,15 +116,13 @@ void forget_conditions(graph_state const& graph, graph_state const& still_used) 
   }
 }
 
-void run_conditional(op_ptr const& o) {
-  auto const& what = std::get<conditional_work>(o->what);
-  auto const* const body = is_abandoned(o) ? nullptr : body_to_run(what);
-  if (body == nullptr) {
-    complete(o);
-    return;
-  }
-  bool const repeats = what.type == cudaGraphCondTypeWhile;
-  run_inside(*body, o, [o, repeats] { repeats ? run_conditional(o) : complete(o); });
+graph_state const* body_to_run(conditional_work const& what) {
+  auto const value = the().conditions[what.handle];
+  auto const& bodies = what.bodies;
+  std::size_t index = value;
+  if (what.type == cudaGraphCondTypeIf) index = value != 0 ? 0 : 1;
+  if (what.type == cudaGraphCondTypeWhile) index = value != 0 ? 0 : bodies.size();
+  return index < bodies.size() ? bodies[index].get() : nullptr;
 }
 
 }  // namespace escrow::sim::model

@@ -30,8 +30,7 @@ void forget_conditions(graph_state const& graph);
 // The same for the conditions that `graph` has and `still_used` has not.
 void forget_conditions(graph_state const& graph, graph_state const& still_used);
 
-// Decides what a conditional node's operation runs, and runs it; completes the operation after
-// that.
-void run_conditional(op_ptr const& o);
+// The body that the condition's value chooses; null if none is to run.
+graph_state const* body_to_run(conditional_work const& what);
 
 }  // namespace escrow::sim::model

@@ -1,5 +1,5 @@
 // Faults that tests order, and recordings of the calls that can be failed.
-#include "runner.hpp"
+#include "runner_shared.hpp"
 #include "thread.hpp"
 
 #include <escrow/sim/faults.hpp>

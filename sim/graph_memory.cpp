@@ -1,8 +1,6 @@
 // Memory that graphs allocate: an address for good, and memory there from an alloc node to a free.
 #include "graph_memory.hpp"
 
-#include "graphs.hpp"
-
 #include <sanitizer/asan_interface.h>
 
 #include <algorithm>

@@ -7,6 +7,7 @@
 #include "graphs.hpp"
 #include "ops.hpp"
 #include "runner.hpp"
+#include "runner_shared.hpp"
 
 #include <algorithm>
 #include <array>
@@ -34,6 +35,7 @@ struct expanded {
 
 void expand(graph_state const& graph, op_ptr const& first, op_ptr const& last,
             std::vector<op_ptr>& made);
+void run_conditional(op_ptr const& o);
 
 // Who depends on a node.
 struct dependents {
@@ -61,6 +63,7 @@ expanded expand_node(CUgraphNode_st const& node, bool has_early_dependents, Make
   auto const* const child = std::get_if<child_work>(&node.what);
   bool const is_empty = child != nullptr || !node.enabled;
   op_ptr const body = make(is_empty ? work(empty_work{}) : node.what);
+  if (std::holds_alternative<conditional_work>(body->what)) body->run = run_conditional;
   bind_event(node.what, body);
   expanded its{body, body};
   if (child != nullptr) {
@@ -123,6 +126,28 @@ void release_all(op_ptr const& first, op_ptr const& last, std::vector<op_ptr> co
   release(first);
 }
 
+// Runs a sorted graph as part of `o`, which is not completed by it; then calls `finished`.
+void run_inside(graph_state const& graph, op_ptr const& o, std::function<void()> finished) {
+  auto const first = make_op(o->stream, empty_work{});
+  auto const last = make_op(o->stream, empty_work{});
+  last->finished = std::move(finished);
+  std::vector<op_ptr> made;
+  expand(graph, first, last, made);
+  release_all(first, last, made);
+}
+
+// Decides which body the operation runs, and runs it; completes the operation after that.
+void run_conditional(op_ptr const& o) {
+  auto const& what = std::get<conditional_work>(o->what);
+  auto const* const body = is_abandoned(o) ? nullptr : body_to_run(what);
+  if (body == nullptr) {
+    complete(o);
+    return;
+  }
+  bool const repeats = what.type == cudaGraphCondTypeWhile;
+  run_inside(*body, o, [o, repeats] { repeats ? run_conditional(o) : complete(o); });
+}
+
 void launch_ended(exec_state& exec) {
   auto& s = the();
   if (--exec.in_flight != 0 || s.dropping) return;
@@ -169,15 +194,6 @@ cudaError_t launch(api_call& c, std::shared_ptr<exec_state> const& exec,
 
 void upload(exec_state& exec, std::shared_ptr<stream_state> const& stream) {
   exec.last_upload = submit(stream, empty_work{}, std::array{exec.last_end, exec.last_upload});
-}
-
-void run_inside(graph_state const& graph, op_ptr const& o, std::function<void()> finished) {
-  auto const first = make_op(o->stream, empty_work{});
-  auto const last = make_op(o->stream, empty_work{});
-  last->finished = std::move(finished);
-  std::vector<op_ptr> made;
-  expand(graph, first, last, made);
-  release_all(first, last, made);
 }
 
 }  // namespace escrow::sim::model

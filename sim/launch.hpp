@@ -3,8 +3,6 @@
 
 #include "call.hpp"
 
-#include <functional>
-
 namespace escrow::sim::model {
 
 // The state's mutex is held by whoever calls these.
@@ -15,8 +13,5 @@ cudaError_t launch(api_call& c, std::shared_ptr<exec_state> const& exec,
 
 // Work on the stream, after earlier uploads and launches of the exec.
 void upload(exec_state& exec, std::shared_ptr<stream_state> const& stream);
-
-// Runs a sorted graph as part of `o`, which is not completed by it; then calls `finished`.
-void run_inside(graph_state const& graph, op_ptr const& o, std::function<void()> finished);
 
 }  // namespace escrow::sim::model

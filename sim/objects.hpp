@@ -35,6 +35,8 @@ struct op {
   std::vector<std::shared_ptr<op>> after;
   // Called once it is done, with the lock held.
   std::function<void()> finished;
+  // Of a conditional node: runs what the condition chooses, and completes it after that.
+  void (*run)(std::shared_ptr<op> const&) = nullptr;
   bool done = false;
   bool began = false;
   std::chrono::nanoseconds began_at{};

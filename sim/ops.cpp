@@ -1,8 +1,6 @@
 // Operations: how work is put on a stream, waits for other work, starts and completes.
 #include "ops.hpp"
 
-#include "runner.hpp"
-
 namespace escrow::sim::model {
 namespace {
 

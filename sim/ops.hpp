@@ -32,6 +32,9 @@ void complete(op_ptr const& o);
 // The last operations of all streams of a device; when these are done the device is idle.
 std::vector<op_ptr> device_tails(int device);
 
+// Hands an operation that may start now to whoever runs it (runner.cpp).
+void begin(op_ptr const& o);
+
 // Wakes the host threads that block on the model.
 void notify();
 

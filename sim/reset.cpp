@@ -1,6 +1,6 @@
 // How the one state begins, begins afresh, and ends with the process.
 #include "guard.hpp"
-#include "runner.hpp"
+#include "runner_free.hpp"
 #include "state.hpp"
 
 #include <algorithm>

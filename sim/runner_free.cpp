@@ -2,7 +2,7 @@
 #include "runner_free.hpp"
 
 #include "ops.hpp"
-#include "runner.hpp"
+#include "runner_shared.hpp"
 
 #include <pthread.h>
 

@@ -1,25 +1,17 @@
-// Pieces that the free-running and the stepped runner share. Lock held, unless a name says
-// otherwise.
+// The free-running runner: a thread for each stream that has work, and one for all callbacks. Lock
+// held.
 #pragma once
 
 #include "state.hpp"
 
 namespace escrow::sim::model {
 
-// True if `o` is not to be run any more: its device has failed or everything is being dropped.
-bool is_abandoned(op_ptr const& o);
-// True if `o` runs with the lock let go: a kernel, a copy, a fill.
-bool takes_time(op_ptr const& o);
-// Does what `o` does to the model itself, and completes it.
-void finish_at_once(op_ptr const& o);
-// Lets the lock go, does the work, takes the lock again. False: not done yet.
-bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o);
-// Lets the lock go, calls the user's function, takes the lock again and completes its operation.
-void run_callback_unlocked(std::unique_lock<std::mutex>& lock, callback const& what);
-
 // Queues `o` for its stream's thread, and starts that thread if need be.
 void give_to_executor(op_ptr const& o);
 // Starts the callback thread if need be, and wakes it.
 void wake_callback_thread();
+
+// Lets go of all threads and waits until they have ended; false if that took too long.
+bool stop_threads(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds limit);
 
 }  // namespace escrow::sim::model

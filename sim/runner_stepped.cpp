@@ -1,7 +1,8 @@
 // The stepped runner: no threads, one seeded choice at a time, virtual time.
+#include "runner_stepped.hpp"
+
 #include "ops.hpp"
-#include "runner.hpp"
-#include "runner_free.hpp"
+#include "runner_shared.hpp"
 #include "thread.hpp"
 
 #include <algorithm>
@@ -89,14 +90,6 @@ bool step() {
   std::unique_lock lock(s.mutex);
   if (!s.how.stepped) model::give_up("step() on a runtime that runs free");
   return model::step_once(lock);
-}
-
-void run_until_idle() {
-  auto& s = model::the();
-  std::unique_lock lock(s.mutex);
-  model::block(
-      lock, [&] { return s.pending_ops == 0 && s.callback_queue.empty() && s.running == 0; },
-      "run_until_idle");
 }
 
 void advance(std::chrono::nanoseconds how_long) {

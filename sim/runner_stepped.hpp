@@ -1,0 +1,11 @@
+// The stepped runner: no threads, one seeded choice at a time, virtual time.
+#pragma once
+
+#include "state.hpp"
+
+namespace escrow::sim::model {
+
+// One step; false if nothing is pending. The lock is let go while user code runs.
+bool step_once(std::unique_lock<std::mutex>& lock);
+
+}  // namespace escrow::sim::model
