@@ -29,6 +29,11 @@ READING_ORDER = {
     "graph": "graph_core node_changes graph_tree kept_leases graph_survey launch_orders graph hoist graph_exec exec_row exec_state"
     " exec_changes graph_shape exec_set stream_launcher",
     "nodes": "bound_arguments launch node_kind node_kinds build",
+    "sim": "control recording kernel library recapture cuda12_names guard slots handles recycled work objects edges state thread"
+    " graphs conditionals graph_memory counts memory libraries ops runner_shared faults runner_free runner_stepped runner reset"
+    " call kernels nodes families ends recaptures captures streams launch execs"
+    " api api_errors api_device api_streams api_events api_memory api_copies api_libraries api_functions api_launch api_capture"
+    " api_graphs api_nodes api_node_params api_edges api_dot api_users api_execs api_exec_nodes api_driver",
 }
 LINE_MAX, FILE_MAX, FUNCTION_MAX, README_MAX, CLASS_WORDS_MAX = 100, 400, 70, 110, 200
 BANNED = {
