@@ -22,13 +22,9 @@ class ESCROW_LOCAL exec_set::state {
   };
   struct member_graph {
     graph source;
-    std::size_t exec;        // the index
-    one_exec::holding held;  // empty while the exec runs this graph, and holds it
+    std::size_t exec;  // the index
+    holding held;      // empty while the exec runs this graph, and holds it
   };
-
-  state() = default;
-  state(state&&) = delete;
-  ~state();
 
   // The exec that runs `source`, the next member, from now on; all lists have room.
   [[nodiscard]] std::size_t exec_for(graph const& source, instantiate_options const& options);
@@ -36,7 +32,7 @@ class ESCROW_LOCAL exec_set::state {
 
   // Relaxed: only unique.
   std::uint64_t const id = last_id_.fetch_add(1, std::memory_order_relaxed) + 1;
-  std::vector<member_graph> members;
+  std::vector<member_graph> members;  // what they hold is dropped after the execs
   std::vector<shared_exec> execs;
   std::vector<std::string> reasons;
   std::uint64_t switches = 0;
@@ -44,13 +40,6 @@ class ESCROW_LOCAL exec_set::state {
  private:
   static inline constinit std::atomic<std::uint64_t> last_id_{0};
 };
-
-exec_set::state::~state() {
-  execs.clear();
-  for (member_graph& each : members) {
-    drop_after(std::move(each.held.held), each.held.end);
-  }
-}
 
 std::size_t exec_set::state::exec_for(graph const& source, instantiate_options const& options) {
   graph_shape shape = shape_of(source.core()->native(), options.flags);
@@ -60,7 +49,7 @@ std::size_t exec_set::state::exec_for(graph const& source, instantiate_options c
     if (!each.shape.obstacle.empty()) continue;
     reason = shape.difference_from(each.shape);
     if (!reason.empty()) continue;
-    one_exec::holding before;
+    holding before;
     reason = each.exec->update("exec_set::add", source, options.bodies,
                                one_exec::references::stay_off, before);
     if (!reason.empty()) continue;

@@ -2,6 +2,7 @@
 #include "exec_state.hpp"
 
 #include <array>
+#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -82,15 +83,20 @@ void require_updated(std::string const& refused, char const* call, char const* a
                    source_location::current(), call + (": " + refused) + "; " + advice);
 }
 
+constexpr std::size_t runs_max = std::numeric_limits<std::ptrdiff_t>::max();
+constexpr std::size_t copies_max = std::size_t{1} << 20;
+
 constexpr char const* creating_exec = "graph_exec::graph_exec";
 
 }  // namespace
 
 graph_exec::state::state(char const* call, graph_ref source, instantiate_options const& options,
                          references after)
-    : row_(options.copies, options.flags) {
+    : copies_wanted_(options.copies),
+      // Those that matter to children.
+      row_flags_(options.flags & cudaGraphInstantiateFlagUseNodePriority) {
   profiler_range const range("escrow: instantiate");
-  if (options.copies > exec_row::copies_max) {
+  if (options.copies > copies_max) {
     throw usage_error(call, "`options.copies` is " + std::to_string(options.copies),
                       "each takes the memory of an exec: pass 2 to some hundred");
   }
@@ -101,35 +107,55 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
   if (source.core() != nullptr) source_ = source.core()->weak_from_this();
   hoist_scope off(call, survey);
   now_ = holding_of(off.sets());
+  cudaGraphExec_t made = nullptr;
   {
     graph_lifetime_lock const lock;
-    check(cudaGraphInstantiate(&exec_, source.get(), options.flags), "cudaGraphInstantiate");
+    check(cudaGraphInstantiate(&made, source.get(), options.flags), "cudaGraphInstantiate");
   }
-  try {
-    row_ = row_.of(source.get());
-  } catch (...) {
-    destroy_exec(exec_);
-    throw;
-  }
+  exec_.reset(made);
+  row_ = row_of(source.get());
   if (after == references::stay_off) off.keep_off(source.core());
   graph_registry::global().note_ordered(now_.held);
 }
 
+// The exec is destroyed, and then what it held: the recycle lane waits for the end of the last
+// launch and then drops the references (recycle_lane::release). The last reference closes the set;
+// slots return to their pools, and the worker destroys owners (reference_set::recycle, destroy).
 graph_exec::state::~state() {
   wait_until_idle();
-  destroy_exec(exec_);
-  // The recycle lane waits for the end of the last launch and then drops the references
-  // (recycle_lane::release). The last reference closes the set; slots return to their pools,
-  // and the worker destroys owners (reference_set::recycle, destroy).
-  drop_after(std::move(now_.held), now_.end);
+}
+
+// It must hold no user objects. CUDA does not embed a graph with conditional or memory nodes, or
+// not instantiate it twice.
+owned<cudaGraphExec_t> graph_exec::state::row_of(cudaGraph_t graph) const {
+  if (!wants_row()) return nullptr;
+  auto const row = new_graph();
+  cudaGraphNode_t last = nullptr;
+  for (std::size_t i = 0; i < copies_wanted_; ++i) {
+    cudaGraphNode_t const before = last;
+    cudaError_t const status = call_aside([&] {
+      graph_lifetime_lock const lock;
+      return cudaGraphAddChildGraphNode(&last, row.get(), &before, i == 0 ? 0 : 1, graph);
+    });
+    if (status == cudaErrorNotSupported) return nullptr;
+    check(status, "cudaGraphAddChildGraphNode");
+  }
+  cudaGraphExec_t made = nullptr;
+  cudaError_t const status = call_aside([&] {
+    graph_lifetime_lock const lock;
+    return cudaGraphInstantiate(&made, row.get(), row_flags_);
+  });
+  if (status == cudaErrorNotSupported) return nullptr;
+  check(status, "cudaGraphInstantiate");
+  return owned<cudaGraphExec_t>(made);
 }
 
 cudaError_t graph_exec::state::enqueue(stream_ref stream, std::size_t& left) const noexcept {
   cudaError_t status = cudaSuccess;
-  std::size_t const at_once = row_.runs();
+  std::size_t const at_once = copies();
   while (status == cudaSuccess && left != 0) {
     bool const is_row = at_once > 1 && left >= at_once;
-    status = cudaGraphLaunch(is_row ? row_.exec() : exec_, stream.get());
+    status = cudaGraphLaunch(is_row ? row_.get() : exec(), stream.get());
     if (status == cudaSuccess) left -= is_row ? at_once : 1;
   }
   return status;
@@ -143,17 +169,17 @@ void graph_exec::state::launch_many(stream_ref stream, std::size_t times, char c
       refuse_launch(status, "cudaGraphLaunch", times - left);
   };
   if (times == 0) return;
-  if (times > exec_row::runs_max) {
+  if (times > runs_max) {
     throw usage_error(call, "`times` is " + std::to_string(times),
                       "pass how often the graph is to run; it looks like a negative number");
   }
   if (now_.end == nullptr) return check_enqueued(enqueue(stream, left));
   launch_lock const lock(call, now_.orders);
-  launch_end const* const of_row = row_.is_wanted() ? last_launch_.get() : nullptr;
+  launch_end const* const of_row = wants_row() ? last_launch_.get() : nullptr;
   std::uint64_t const asked = now_.orders.wait_for_last(call, stream, now_.end.get(), of_row);
   cudaError_t const status = enqueue(stream, left);
   if (left == times) check_enqueued(status);
-  if ((is_conditional_ || row_.is_wanted()) && last_launch_ != now_.end) last_launch_ = now_.end;
+  if ((is_conditional_ || wants_row()) && last_launch_ != now_.end) last_launch_ = now_.end;
   bool const is_due = id != 0 && !is_conditional_ && now_.orders.put_off_end(id, now_.end);
   try {
     if (!is_due) now_.orders.note_launch(stream, now_.end, asked, recorded_by::launcher);
@@ -182,11 +208,11 @@ void graph_exec::state::give_up_due_end(std::exception const& why) noexcept {
 // or more nodes waits for its first launch, each kernel of each graph of the process takes 0.18 us
 // more, and for good if the exec is destroyed before (measured, CUDA 13.0, H100).
 void graph_exec::state::upload(stream_ref stream) {
-  if (row_.exec() != nullptr) return;
+  if (row_ != nullptr) return;
   if (is_conditional_ && last_upload_ == nullptr) {
     last_upload_ = std::make_unique<launch_end>(current_device());
   }
-  check_launch(cudaGraphUpload(exec_, stream.get()), "cudaGraphUpload");
+  check_launch(cudaGraphUpload(exec(), stream.get()), "cudaGraphUpload");
   // It ends after earlier uploads (source: cudaGraphUpload).
   if (last_upload_ != nullptr) check(record_end(*last_upload_, stream), "cudaEventRecord");
 }
@@ -208,13 +234,9 @@ void graph_exec::state::require_known_end(char const* call) const {
                  "the end of the last launch is not known: launch the exec again before");
 }
 
-graph_exec::state::holding graph_exec::state::holding_of(reference_sets const& sets) const {
-  holding next;
-  next.held = hold_all(sets);
-  next.orders = launch_orders(next.held);
-  if (!sets.empty() || is_conditional_ || row_.is_wanted())
-    next.end = std::make_shared<launch_end>(current_device());
-  return next;
+holding graph_exec::state::holding_of(reference_sets const& sets) const {
+  if (sets.empty() && !is_conditional_ && !wants_row()) return {};
+  return holding(sets);
 }
 
 std::string graph_exec::state::update(char const* call, graph_ref source,
@@ -224,13 +246,15 @@ std::string graph_exec::state::update(char const* call, graph_ref source,
   graph_survey const survey = survey_of(call, source.get(), source.core(), bodies);
   hoist_scope off(call, survey);
   holding next = holding_of(off.sets());
-  exec_row row = row_.of(source.get());
-  std::string refused = updated(exec_, source.get(), fit::unknown);
+  owned<cudaGraphExec_t> row = row_of(source.get());
+  std::string refused = updated(exec(), source.get(), fit::unknown);
   if (!refused.empty()) return refused;
   if (after == references::stay_off) off.keep_off(source.core());
   is_bare_ = !survey.lacks_bodies;
   row_ = std::move(row);
-  before = hold(std::move(next));
+  of_nodes_.clear();
+  hold(next);
+  before = std::move(next);
   return refused;
 }
 
@@ -240,12 +264,11 @@ void graph_exec::state::update(graph_ref source, std::vector<cudaGraph_t> const&
   holding before;
   require_updated(update(call, source, bodies, references::come_back, before), call,
                   "create another graph_exec from `source`");
-  drop_after(std::move(before.held), before.end);
 }
 
 void graph_exec::state::switch_to(cudaGraph_t source, holding& its) {
   relaxed_capture_scope const relaxed;
-  require_updated(updated(exec_, source, fit::known), "exec_set::launch",
+  require_updated(updated(exec(), source, fit::known), "exec_set::launch",
                   "do not change a graph after adding it");
   std::swap(now_, its);
 }
@@ -255,15 +278,15 @@ void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
   require_known_end("set");
   relaxed_capture_scope const relaxed;
   auto const change = [&] {
-    check(cudaGraphExecNodeSetParams(exec_, node, &params), "cudaGraphExecNodeSetParams");
-    row_.drop();  // its nodes are others
+    check(cudaGraphExecNodeSetParams(exec(), node, &params), "cudaGraphExecNodeSetParams");
+    row_.reset();  // its nodes are others
   };
-  auto of_nodes = now_.of_nodes;
+  auto of_nodes = of_nodes_;
   auto const replaced = of_nodes.extract(node);
   if (replaced.empty() && payload == nullptr) return change();
-  reference_sets sets;
-  for (auto const& each : now_.held) {
-    if (replaced.empty() || each.set.get() != replaced.mapped()) sets.push_back(each.set);
+  reference_sets sets = now_.sets();
+  if (!replaced.empty()) {
+    std::erase_if(sets, [&](auto const& each) { return each.get() == replaced.mapped(); });
   }
   std::shared_ptr<graph_core> const source = source_.lock();
   if (auto const added = hand_on(std::move(payload), source->device())) {
@@ -273,16 +296,14 @@ void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
     of_nodes.emplace(node, sets.back().get());
   }
   holding next = holding_of(sets);
-  next.of_nodes = std::move(of_nodes);
   change();
-  holding before = hold(std::move(next));
-  drop_after(std::move(before.held), before.end);
+  of_nodes_ = std::move(of_nodes);
+  hold(next);
 }
 
-graph_exec::state::holding graph_exec::state::hold(holding next) noexcept {
+void graph_exec::state::hold(holding& next) noexcept {
   std::swap(now_, next);
   graph_registry::global().note_ordered(now_.held);
-  return next;
 }
 
 graph_exec::graph_exec(graph_ref source, instantiate_options const& options, source_location where)

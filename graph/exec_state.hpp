@@ -15,7 +15,6 @@
 #include "escrow/detail/retired_object.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "escrow/internal/reference_set.hpp"
-#include "exec_row.hpp"
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
 #include "launch_orders.hpp"
@@ -24,13 +23,6 @@ namespace escrow::inline v0_1 {
 
 class ESCROW_LOCAL graph_exec::state {
  public:
-  // What the exec holds for the graph that it runs.
-  struct holding {
-    deferred_releases held;
-    launch_orders orders;                                // of what is held
-    std::shared_ptr<launch_end> end;                     // of launches; null if no release needs it
-    std::map<cudaGraphNode_t, reference_set*> of_nodes;  // set by set(); in `held`, too
-  };
   // Whether the references come back to the graph after instantiation, or stay off, as after
   // hoist().
   enum class references : std::uint8_t { come_back, stay_off };
@@ -40,7 +32,7 @@ class ESCROW_LOCAL graph_exec::state {
   state(state&&) = delete;
   ~state();
 
-  [[nodiscard]] cudaGraphExec_t exec() const noexcept { return exec_; }
+  [[nodiscard]] cudaGraphExec_t exec() const noexcept { return exec_.get(); }
   [[nodiscard]] bool is_bare() const noexcept { return is_bare_; }
   [[nodiscard]] deferred_releases const& held() const noexcept { return now_.held; }
 
@@ -50,7 +42,8 @@ class ESCROW_LOCAL graph_exec::state {
     launch_many(stream, 1, call, id);
   }
   void launch_many(stream_ref stream, std::size_t times, char const* call, std::uint64_t id = 0);
-  [[nodiscard]] std::size_t copies() const noexcept { return row_.runs(); }
+  // The runs of one launch of the row; 1 if there is none.
+  [[nodiscard]] std::size_t copies() const noexcept { return row_ == nullptr ? 1 : copies_wanted_; }
   void upload(stream_ref stream);
   void update(graph_ref source, std::vector<cudaGraph_t> const& bodies);
 
@@ -82,16 +75,25 @@ class ESCROW_LOCAL graph_exec::state {
   // Refuses a change after a launch whose end is not known: others wait for the exec's next one.
   void require_known_end(char const* call) const;
   [[nodiscard]] holding holding_of(reference_sets const& sets) const;
-  // Returns what was held before, to be dropped after its own end: launches record the new one
+  // Exchanges it for what was held before, which has an end of its own: launches record the new one
   // again and again.
-  [[nodiscard]] holding hold(holding next) noexcept;
+  void hold(holding& next) noexcept;
   void wait_until_idle() const noexcept;
   // Enqueues runs until none is `left`, or one fails, and returns CUDA's answer.
   cudaError_t enqueue(stream_ref stream, std::size_t& left) const noexcept;
 
-  cudaGraphExec_t exec_ = nullptr;
-  exec_row row_;
-  holding now_;
+  // Another row of the same size. Null: none is wanted, or possible. Throws cuda_error.
+  [[nodiscard]] owned<cudaGraphExec_t> row_of(cudaGraph_t graph) const;
+  [[nodiscard]] bool wants_row() const noexcept { return copies_wanted_ > 1; }
+
+  holding now_;  // for the graph that it runs; without an end if no release needs it
+  std::map<cudaGraphNode_t, reference_set*> of_nodes_;  // set by set(); in `now_`, too
+  owned<cudaGraphExec_t> exec_;
+  // An exec of child nodes in a line, all of them copies of the graph: a launch of it runs that
+  // several times, and costs less than as many launches (measured). Null: there is none.
+  owned<cudaGraphExec_t> row_;
+  std::size_t copies_wanted_;
+  unsigned long long row_flags_;
   bool is_bare_ = false;
   bool is_conditional_ = false;  // has conditional nodes
   // Of a conditional exec, or one with a row: CUDA does not order the two. Null if there was none.

@@ -40,36 +40,22 @@ std::vector<cudaGraphNode_t> last_nodes(cudaGraph_t graph) {
 
 constexpr char const* creating = "graph::graph";
 
-cudaGraph_t new_graph() {
-  cudaGraph_t made = nullptr;
-  check(cudaGraphCreate(&made, 0), "cudaGraphCreate");
-  return made;
-}
-
-// Takes ownership of the graph, also on failure.
-template <class... Id>
-std::shared_ptr<graph_core> core_of(cudaGraph_t native, Id... id) {
-  try {
-    return std::make_shared<graph_core>(native, id...);
-  } catch (...) {
-    destroy_graph(native);
-    throw;
-  }
-}
-
 }  // namespace
 
 graph::graph(std::shared_ptr<graph_core> core) noexcept : shared_(std::move(core)) {}
 
 graph::graph(source_location where)
-    : graph(detail::called_at(creating, where, [] { return core_of(new_graph()); })) {}
+    : graph(detail::called_at(creating, where,
+                              [] { return std::make_shared<graph_core>(new_graph()); })) {}
 
 graph::graph(deleter& its, source_location where) : graph(where) {
   shared_->set_keeper(its.core());
 }
 
 graph::graph(cudaGraph_t native, std::uint64_t id, source_location where)
-    : graph(detail::called_at(creating, where, [&] { return core_of(native, id); })) {}
+    : graph(detail::called_at(creating, where, [&] {
+        return std::make_shared<graph_core>(owned<cudaGraph_t>(native), id);
+      })) {}
 
 graph::graph(graph&& other) noexcept = default;
 graph& graph::operator=(graph&& other) noexcept = default;
@@ -108,7 +94,7 @@ graph graph::clone(source_location where) const {
       graph_lifetime_lock const turn;
       check(cudaGraphClone(&made, core.native()), "cudaGraphClone");
     }
-    graph copy(core_of(made));
+    graph copy(std::make_shared<graph_core>(owned<cudaGraph_t>(made)));
     note_copies(survey, core.native(), made);
     copy.shared_->copy_payloads(core);
     return copy;
@@ -249,7 +235,7 @@ graph capture_scope::end(source_location where) {
   cudaError_t const status = end_capture(stream_, captured);
   is_end_tried_ = true;
   if (status != cudaSuccess) {
-    destroy_graph(captured);  // there is one if the error is that of earlier work
+    owned<cudaGraph_t>(captured).reset();  // there is one if the error is that of earlier work
     is_open_ = !drop();
     if (!is_open_) graph_registry::global().drop_capture(captured_.id);
     throw cuda_error(cuda_error(status, "cudaStreamEndCapture", source_location::current(),
@@ -291,7 +277,7 @@ bool capture_scope::drop() noexcept {
     if (!may_capture) continue;
     cudaGraph_t dropped = nullptr;
     ended = end_capture(stream_, dropped);
-    destroy_graph(dropped);
+    owned<cudaGraph_t>(dropped).reset();
   }
   return ended == cudaSuccess || is_sticky(ended);
 }

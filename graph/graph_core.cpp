@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <memory>
-#include <type_traits>
 #include <unordered_set>
 #include <utility>
 
@@ -20,46 +18,39 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-struct graph_end {
-  void operator()(cudaGraph_t doomed) const noexcept { destroy_graph(doomed); }
-};
-struct exec_end {
-  void operator()(cudaGraphExec_t doomed) const noexcept { destroy_exec(doomed); }
-};
-
-// In a CUDA callback, where CUDA destroys nothing: the worker does.
-template <class End, class Handle>
-void leave_to_worker(Handle doomed, char const* api) noexcept {
-  std::unique_ptr<std::remove_pointer_t<Handle>, End> left(doomed);
+template <class Handle>
+void destroy(Handle doomed, cudaError_t (*end)(Handle), char const* api) noexcept {
+  // Outside Relaxed mode, destroying an exec invalidates a capture.
+  cudaError_t const status = retry_cleanup_relaxed([=] {
+    graph_lifetime_lock const lock;
+    return end(doomed);
+  });
+  if (status != cudaErrorNotPermitted) return;
+  // In a CUDA callback, where CUDA destroys nothing: the worker does.
+  owned<Handle> left(doomed);
   deleter& its = deleter::global();
   try {
     its.retire(std::move(left));
   } catch (std::exception const&) {
     static_cast<void>(left.release());
     its.core().count_leaked();
-    its.core().report(cudaErrorNotPermitted, api);
+    its.core().report(status, api);
   }
 }
 
 }  // namespace
 
-void destroy_graph(cudaGraph_t doomed) noexcept {
-  if (doomed == nullptr) return;
-  cudaError_t const status = retry_cleanup_relaxed([doomed] {
-    graph_lifetime_lock const lock;
-    return cudaGraphDestroy(doomed);
-  });
-  if (status == cudaErrorNotPermitted) leave_to_worker<graph_end>(doomed, "cudaGraphDestroy");
+void handle_end::operator()(cudaGraph_t doomed) const noexcept {
+  destroy(doomed, cudaGraphDestroy, "cudaGraphDestroy");
+}
+void handle_end::operator()(cudaGraphExec_t doomed) const noexcept {
+  destroy(doomed, cudaGraphExecDestroy, "cudaGraphExecDestroy");
 }
 
-void destroy_exec(cudaGraphExec_t doomed) noexcept {
-  if (doomed == nullptr) return;
-  // Outside Relaxed mode, destroying an exec invalidates a capture.
-  cudaError_t const status = retry_cleanup_relaxed([doomed] {
-    graph_lifetime_lock const lock;
-    return cudaGraphExecDestroy(doomed);
-  });
-  if (status == cudaErrorNotPermitted) leave_to_worker<exec_end>(doomed, "cudaGraphExecDestroy");
+owned<cudaGraph_t> new_graph() {
+  cudaGraph_t made = nullptr;
+  check(cudaGraphCreate(&made, 0), "cudaGraphCreate");
+  return owned<cudaGraph_t>(made);
 }
 
 ref<retired_object> hand_on(retired_object::loan payload, int device) noexcept {
@@ -69,28 +60,29 @@ ref<retired_object> hand_on(retired_object::loan payload, int device) noexcept {
   return ref<retired_object>(*payload.release());
 }
 
-graph_core::graph_core(cudaGraph_t created) : native_(created) {
+graph_core::graph_core(owned<cudaGraph_t> created) : native_(std::move(created)) {
   // The graph that had the handle before was destroyed.
-  graph_registry::global().forget(created);
+  graph_registry::global().forget(native());
   // Last: on failure the registry must not know the handle.
-  graph_registry::global().own(created, 0);
+  graph_registry::global().own(native(), 0);
 }
 
-graph_core::graph_core(cudaGraph_t native, std::uint64_t id) : native_(native) {
-  if (native == nullptr) return;
+graph_core::graph_core(owned<cudaGraph_t> native, std::uint64_t id) : native_(std::move(native)) {
+  cudaGraph_t const its = native_.get();
+  if (its == nullptr) return;
   graph_registry& registry = graph_registry::global();
-  bool const is_needed = id == 0 && registry.known(native).id != 0;
-  if (is_needed) id = graph_id_of(native).value_or(0);
+  bool const is_needed = id == 0 && registry.known(its).id != 0;
+  if (is_needed) id = graph_id_of(its).value_or(0);
   if (is_needed && id == 0) {
     throw usage_error("graph", "the graph's id cannot be learned",
                       "give it to the constructor: graph(native, id)");
   }
-  registry.own(native, id);
+  registry.own(its, id);
 }
 
 graph_core::~graph_core() {
-  graph_registry::global().forget(native_);
-  destroy_graph(native_);
+  graph_registry::global().forget(native());
+  native_.reset();
   forget_payloads();
   if (keeper_ != nullptr) keeper_->drop_use();
 }
@@ -122,15 +114,15 @@ ref<reference_set> graph_core::set_of(std::span<retired_object* const> owners,
 reference_set& graph_core::place(std::span<retired_object* const> owners) {
   placed_.reserve(placed_.size() + 1);
   ref<reference_set> made = set_of(owners, order_);
-  graph_registry::global().place(made, native_, 0, false);
+  graph_registry::global().place(made, native(), 0, false);
   return *placed_.emplace_back(std::move(made));
 }
 
 void graph_core::take_off(reference_set& set) noexcept {
   cudaError_t const status =
-      retry_cleanup([&] { return cudaGraphReleaseUserObject(native_, set.object(), 1); });
+      retry_cleanup([&] { return cudaGraphReleaseUserObject(native(), set.object(), 1); });
   if (status == cudaSuccess) {
-    graph_registry::global().remove(set, native_);
+    graph_registry::global().remove(set, native());
   } else {
     set.core().report(status, "cudaGraphReleaseUserObject");  // it stays as long as the graph
   }
@@ -149,14 +141,14 @@ void graph_core::replace_sets() {
 void graph_core::forget_hoisted() noexcept {
   // The graph may have been hoisted by its handle.
   auto const is_off = [this](auto const& each) {
-    return !graph_registry::global().is_on(*each, native_);
+    return !graph_registry::global().is_on(*each, native());
   };
   if (std::ranges::any_of(placed_, is_off)) forget_payloads();
 }
 
 void graph_core::forget_unused() {
   if (payloads_.empty()) return;
-  std::vector<cudaGraphNode_t> all = nodes_of(native_);
+  std::vector<cudaGraphNode_t> all = nodes_of(native());
   for (cudaGraph_t const body : bodies) std::ranges::copy(nodes_of(body), std::back_inserter(all));
   // The last entry of a node counts. Nodes may have been destroyed by plain calls, and others may
   // have got their handles.
@@ -240,19 +232,19 @@ void graph_core::seal() {
 
 cudaGraph_t graph_core::expose() {
   if (is_changed_) seal();
-  return native_;
+  return native();
 }
 
 cudaGraph_t graph_core::detach() {
   seal();
   graph_registry& registry = graph_registry::global();
   // The handle alone no longer identifies the graph.
-  auto [id, is_owned, is_used] = registry.known(native_);
-  if (id == 0 && is_used) id = graph_id_of(native_).value_or(0);
-  registry.disown(native_, id);
+  auto [id, is_owned, is_used] = registry.known(native());
+  if (id == 0 && is_used) id = graph_id_of(native()).value_or(0);
+  registry.disown(native(), id);
   forget_payloads();
   bodies.clear();
-  return std::exchange(native_, nullptr);
+  return native_.release();
 }
 
 void graph_core::copy_payloads(graph_core& original) {
@@ -264,7 +256,7 @@ void graph_core::copy_payloads(graph_core& original) {
   graph_lifetime_lock const lock;  // reads CUDA's links
   for (kept_owner const& each : original.payloads_) {
     cudaGraphNode_t copied = nullptr;
-    check(cudaGraphNodeFindInClone(&copied, each.node, native_), "cudaGraphNodeFindInClone");
+    check(cudaGraphNodeFindInClone(&copied, each.node, native()), "cudaGraphNodeFindInClone");
     payloads_.push_back({copied, each.owner});
   }
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "escrow/detail/retired_object.hpp"
@@ -15,10 +16,17 @@
 
 namespace escrow::inline v0_1 {
 
-// Do nothing for null. Capture-safe. In a CUDA callback the worker destroys it. Any other status is
-// ignored. Any thread.
-void destroy_graph(cudaGraph_t doomed) noexcept;
-void destroy_exec(cudaGraphExec_t doomed) noexcept;
+// Destroys what CUDA made. Capture-safe. In a CUDA callback the worker destroys it. Any other
+// status is ignored. Any thread.
+struct handle_end {
+  void operator()(cudaGraph_t doomed) const noexcept;
+  void operator()(cudaGraphExec_t doomed) const noexcept;
+};
+template <class Handle>
+using owned = std::unique_ptr<std::remove_pointer_t<Handle>, handle_end>;
+
+// A new, empty graph. Throws cuda_error.
+[[nodiscard]] owned<cudaGraph_t> new_graph();
 
 // The owner, if any, to be destroyed with `device` current; from now on a graph or exec holds it.
 [[nodiscard]] ref<retired_object> hand_on(retired_object::loan payload, int device) noexcept;
@@ -31,18 +39,20 @@ void destroy_exec(cudaGraphExec_t doomed) noexcept;
 // Lifetime: shared by the graph and its bodies; nodes have weak references. Destroys the graph.
 class graph_core : public std::enable_shared_from_this<graph_core> {
  public:
-  // A graph that was just created. On std::bad_alloc, ownership stays with the caller.
-  explicit graph_core(cudaGraph_t created);
+  // A graph that was just created. Throws std::bad_alloc.
+  explicit graph_core(owned<cudaGraph_t> created);
   // A graph created elsewhere; `id`: 0 if not known. Throws the same, and cuda_error, usage_error
   // if the id is needed and cannot be learned.
-  graph_core(cudaGraph_t native, std::uint64_t id);
+  graph_core(owned<cudaGraph_t> native, std::uint64_t id);
   graph_core(graph_core&&) = delete;
   ~graph_core();
 
-  [[nodiscard]] cudaGraph_t native() const noexcept { return native_; }  // null after detach()
+  [[nodiscard]] cudaGraph_t native() const noexcept {
+    return native_.get();
+  }  // null after detach()
   // The capture id; 0 if not known.
   [[nodiscard]] std::uint64_t id() const noexcept {
-    return graph_registry::global().known(native_).id;
+    return graph_registry::global().known(native()).id;
   }
   // The deleter of node payloads; the process-wide one by default.
   [[nodiscard]] deleter_core& keeper();
@@ -92,7 +102,7 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   template <class Call>
   void keep_after(Call const& call, retired_object::loan payload);
 
-  cudaGraph_t native_;
+  owned<cudaGraph_t> native_;
   deleter_core* keeper_ = nullptr;  // null: the default
   int device_ = current_device();
   // In the order of changes: the last of a node counts. Not a map, which allocates for each node.

@@ -44,7 +44,7 @@ void require_no_capture(char const* call, stream_ref stream) {
 
 class ESCROW_LOCAL hoisted::state {
  public:
-  state(deferred_releases taken, bool has_all) : held(std::move(taken)), is_bare(has_all) {}
+  state(deferred_releases taken, bool has_all) : is_bare(has_all) { all.held = std::move(taken); }
 
   void enter(char const* call, stream_ref stream, std::chrono::nanoseconds wait_max);
   void leave(char const* call);  // ends the turn also if it throws
@@ -52,75 +52,51 @@ class ESCROW_LOCAL hoisted::state {
   // The end of the last turn is known from now on, or this throws. `stream`: null: none is given.
   void require_known_end(char const* call, stream_ref const* stream);
 
-  deferred_releases held;
+  holding all;  // its end: of `at_end`, made in advance
   bool is_bare;
   std::optional<stream_ref> at_end = std::nullopt;  // see release_at_end()
-  std::shared_ptr<launch_end> end = nullptr;        // of `at_end`; made in advance
-
-  // From the first turn on.
-  launch_orders orders = {};
-  std::shared_ptr<launch_end> launched = nullptr;  // the end of the last turn
-  deferred_releases of_turns = {};                 // what is held, until that end
+  holding turns;  // the same sets, until the end of the last turn; from the first turn on
 
   struct turn {
     stream_ref stream;
     std::uint64_t id;  // the stream's
   };
   std::optional<turn> now = std::nullopt;  // from enter() to leave()
-
- private:
-  [[nodiscard]] deferred_releases held_again() const;
-  void keep_last(char const* call, std::uint64_t id);
 };
-
-deferred_releases hoisted::state::held_again() const {
-  deferred_releases again;
-  for (auto const& each : held) again.emplace_back(*each.set);
-  return again;
-}
 
 void hoisted::state::enter(char const* call, stream_ref stream, std::chrono::nanoseconds wait_max) {
   if (now) {
     throw usage_error(call, "it is inside its own launch()", "launch after that call has returned");
   }
   require_no_capture(call, stream);
-  if (launched == nullptr) {
-    auto made = std::make_shared<launch_end>(current_device());
-    deferred_releases again = held_again();
-    orders = launch_orders(held);
-    of_turns = std::move(again);
-    launched = std::move(made);
-    graph_registry::global().note_ordered(held);
+  if (turns.end == nullptr) {
+    turns = holding(all.sets());
+    graph_registry::global().note_ordered(turns.held);
   }
-  launch_lock const lock(call, orders, wait_max);
+  launch_lock const lock(call, turns.orders, wait_max);
   // Also for its own last launch: there may be several execs.
-  std::uint64_t id = orders.wait_for_last(call, stream, nullptr);
+  std::uint64_t id = turns.orders.wait_for_last(call, stream, nullptr);
   if (id == 0) id = stream_id(stream);
-  if (orders.is_empty()) keep_last(call, id);
-  orders.enter();
+  bool const is_first_there = turns.end->state == end_state::none || turns.end->stream == id;
+  if (turns.orders.is_empty() && !is_first_there) {
+    // Nothing orders this turn behind the last one: what is held waits for each of them.
+    require_known_end(call, nullptr);
+    turns = holding(all.sets());
+  }
+  turns.orders.enter();
   now = {stream, id};
-}
-
-// Nothing orders this turn behind the last one, if that was on another stream: what is held waits
-// for each of them.
-void hoisted::state::keep_last(char const* call, std::uint64_t id) {
-  if (launched->state == end_state::none || launched->stream == id) return;
-  require_known_end(call, nullptr);
-  auto made = std::make_shared<launch_end>(current_device());
-  deferred_releases again = held_again();
-  drop_after(std::exchange(of_turns, std::move(again)), std::exchange(launched, std::move(made)));
 }
 
 void hoisted::state::leave(char const* call) {
   auto const [stream, id] = *std::exchange(now, std::nullopt);
-  launch_lock const lock(orders);
-  orders.leave();
+  launch_lock const lock(turns.orders);
+  turns.orders.leave();
   capture_info info;
   auto const ask = [&, on = stream.get()] { return detail::query_capture(on, info, nullptr); };
   cudaError_t const status = retry_cleanup(ask);
   bool const is_known = status == cudaSuccess || is_sticky(status);
-  if (is_known && info.is_none()) return orders.note_launch(stream, launched, id);
-  orders.lose_launch(is_known ? cudaErrorStreamCaptureUnsupported : status, launched, id);
+  if (is_known && info.is_none()) return turns.orders.note_launch(stream, turns.end, id);
+  turns.orders.lose_launch(is_known ? cudaErrorStreamCaptureUnsupported : status, turns.end, id);
   if (!is_known) check(status, "cudaStreamGetCaptureInfo");
   throw usage_error(call, "`stream` is being captured at its end",
                     "end a capture where it was begun, and launch on `stream` again");
@@ -130,20 +106,21 @@ void hoisted::state::leave_or_report(char const* call) noexcept {
   try {
     if (now) leave(call);
   } catch (std::exception const& error) {
-    report(held, error);
+    report(all.held, error);
   }
 }
 
 void hoisted::state::require_known_end(char const* call, stream_ref const* stream) {
-  if (launched == nullptr || launched->state != end_state::unknown) return;
-  if (stream == nullptr || stream_id(*stream) != launched->stream) {
-    refuse_unknown(call, *launched,
+  std::shared_ptr<launch_end> const& last = turns.end;
+  if (last == nullptr || last->state != end_state::unknown) return;
+  if (stream == nullptr || stream_id(*stream) != last->stream) {
+    refuse_unknown(call, *last,
                    "the end of the last launch() is not known: launch on that stream again before, "
                    "or call release() once nothing runs");
   }
-  launch_lock const lock(orders);  // others may wait for that end
-  cudaError_t const status = record_end(*launched, *stream);
-  if (launched->state == end_state::unknown) check(status, "cudaEventRecord");
+  launch_lock const lock(turns.orders);  // others may wait for that end
+  cudaError_t const status = record_end(*last, *stream);
+  if (last->state == end_state::unknown) check(status, "cudaEventRecord");
 }
 
 hoisted::hoisted(std::shared_ptr<state> taken) noexcept : state_(std::move(taken)) {}
@@ -161,7 +138,7 @@ hoisted::~hoisted() {
   constexpr char const* call = "hoisted::~hoisted";
   state& mine = *state_;
   if (mine.now) {
-    report_misuse(mine.held, "it ended inside its own launch()", "end it after that call");
+    report_misuse(mine.all.held, "it ended inside its own launch()", "end it after that call");
     mine.leave_or_report(call);
   }
   for (int tries_left = 3; mine.at_end && tries_left != 0; --tries_left) {
@@ -170,14 +147,15 @@ hoisted::~hoisted() {
       record_and_release(call, *mine.at_end);
       return;
     } catch (std::exception const& failed) {
-      if (tries_left == 1) report(mine.held, failed);
+      if (tries_left == 1) report(mine.all.held, failed);
     }
   }
   if (!mine.at_end) {
-    report_misuse(mine.held, "it ended with references that were not released",
+    report_misuse(mine.all.held, "it ended with references that were not released",
                   "call release_after(), release_at_end() or release()");
   }
-  leak(std::move(mine.held));
+  leak(std::move(mine.all.held));
+  mine.turns.held.clear();  // the same references: leaked, and counted, once
 }
 
 hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies, source_location where) {
@@ -240,15 +218,14 @@ void hoisted::release_after(stream_ref stream, source_location where) {
 void hoisted::record_and_release(char const* call, stream_ref stream) {
   state& mine = *state_;
   mine.require_known_end(call, &stream);
-  if (!mine.held.empty()) {
+  if (!mine.all.held.empty()) {
     auto const end =
-        mine.end != nullptr ? mine.end : std::make_shared<launch_end>(device_of(stream));
+        mine.all.end != nullptr ? mine.all.end : std::make_shared<launch_end>(device_of(stream));
     cudaError_t const status = record_end(*end, stream);
     if (end->state == end_state::unknown) check(status, "cudaEventRecord");
-    drop_after(std::move(mine.held), end);
-    if (mine.launched != nullptr) drop_after(std::move(mine.of_turns), mine.launched);
+    mine.all.end = end;
   }
-  state_.reset();
+  state_.reset();  // the references wait for that end, and that of the last turn
 }
 
 void hoisted::release_after(event_ref ready, source_location where) {
@@ -271,7 +248,7 @@ void hoisted::release_at_end(stream_ref stream, source_location where) {
   constexpr char const* call = "hoisted::release_at_end";
   detail::called_at(call, where, [&] {
     state& mine = require(call);
-    mine.end = std::make_shared<launch_end>(current_device());
+    mine.all.end = std::make_shared<launch_end>(current_device());
     mine.at_end = stream;
   });
 }
@@ -279,15 +256,13 @@ void hoisted::release_at_end(stream_ref stream, source_location where) {
 void hoisted::release(source_location where) {
   constexpr char const* call = "hoisted::release";
   state& mine = detail::called_at(call, where, [&]() -> state& { return require_outside(call); });
-  if (mine.launched != nullptr) {
-    {
-      launch_lock const lock(mine.orders);
-      // Nothing runs, says the caller.
-      if (mine.launched->state == end_state::unknown) mine.launched->state = end_state::none;
-    }
-    drop_after(std::move(mine.of_turns), mine.launched);
+  if (mine.turns.end != nullptr) {
+    launch_lock const lock(mine.turns.orders);
+    // Nothing runs, says the caller.
+    if (mine.turns.end->state == end_state::unknown) mine.turns.end->state = end_state::none;
   }
-  state_.reset();  // the references are dropped
+  mine.all.end = nullptr;  // the references are dropped at once
+  state_.reset();
 }
 
 bool hoisted::is_bare() const noexcept {
@@ -295,7 +270,7 @@ bool hoisted::is_bare() const noexcept {
 }
 
 resource_usage hoisted::held() const {
-  return state_ == nullptr ? resource_usage{} : resource_usage_of(state_->held);
+  return state_ == nullptr ? resource_usage{} : resource_usage_of(state_->all.held);
 }
 
 hoisted::state& hoisted::require_outside(char const* call) const {

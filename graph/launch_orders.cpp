@@ -8,6 +8,7 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
+#include "escrow/internal/device.hpp"
 #include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
@@ -64,14 +65,23 @@ void refuse_unknown(char const* call, launch_end const& end, char const* what) {
   throw cuda_error(end.failure, call, source_location::current(), what);
 }
 
-void drop_after(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept {
-  if (held.empty()) return;
+holding::holding(reference_sets const& sets)
+    : held(hold_all(sets)), orders(held), end(std::make_shared<launch_end>(current_device())) {}
+
+holding::~holding() {
+  if (held.empty() || end == nullptr) return;
   if (end->state == end_state::unknown) {
     for (auto const& each : held) each.set->core().report(end->failure, "cudaEventRecord");
     leak(std::move(held));
   } else if (end->state == end_state::recorded) {
     release_after(std::move(held), end);
   }
+}
+
+reference_sets holding::sets() const {
+  reference_sets found;
+  for (auto const& each : held) found.push_back(each.set);
+  return found;
 }
 
 launch_orders::launch_orders(deferred_releases const& held) {

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "escrow/core/stream.hpp"
@@ -71,6 +71,29 @@ class launch_orders {
   std::vector<std::shared_ptr<launch_order>> orders_;
 };
 
+// What: what an exec, or a hoisted part, holds.
+// Lifetime: its end, or what is assigned to it, drops the references after the last launch: see
+//   end_state. Leaks are reported.
+struct holding {
+  holding() = default;
+  explicit holding(
+      reference_sets const& sets);  // to be launched. Throws cuda_error, std::bad_alloc
+  holding(holding&& other) noexcept = default;
+  holding& operator=(holding other) noexcept {
+    held.swap(other.held);
+    std::swap(orders, other.orders);
+    end.swap(other.end);
+    return *this;
+  }
+  ~holding();
+
+  [[nodiscard]] reference_sets sets() const;  // that are held; throws std::bad_alloc
+
+  deferred_releases held;
+  launch_orders orders;             // of what is held; empty if nothing is launched
+  std::shared_ptr<launch_end> end;  // null: the references are dropped at once
+};
+
 // Serializes launches of execs that may write the same resources: locks their orders.
 class launch_lock {
  public:
@@ -97,8 +120,5 @@ cudaError_t record_end(launch_end& end, stream_ref stream,
 
 // Throws cuda_error, naming `call`, for what the unknown `end` forbids.
 [[noreturn]] void refuse_unknown(char const* call, launch_end const& end, char const* what);
-
-// Drops references after the last launch, whose end is `end`: see end_state. Leaks are reported.
-void drop_after(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept;
 
 }  // namespace escrow::inline v0_1
