@@ -12,8 +12,7 @@
 
 namespace escrow::inline v0_1 {
 
-class ESCROW_LOCAL exec_set::state {
- public:
+struct ESCROW_LOCAL exec_set::state {
   using one_exec = graph_exec::state;
   struct shared_exec {
     graph_shape shape;
@@ -28,17 +27,14 @@ class ESCROW_LOCAL exec_set::state {
 
   // The exec that runs `source`, the next member, from now on; all lists have room.
   [[nodiscard]] std::size_t exec_for(graph const& source, instantiate_options const& options);
-  void launch(std::size_t index, stream_ref stream);
 
+  static inline constinit std::atomic<std::uint64_t> last_id{0};
   // Relaxed: only unique.
-  std::uint64_t const id = last_id_.fetch_add(1, std::memory_order_relaxed) + 1;
+  std::uint64_t const id = last_id.fetch_add(1, std::memory_order_relaxed) + 1;
   std::vector<member_graph> members;  // what they hold is dropped after the execs
   std::vector<shared_exec> execs;
   std::vector<std::string> reasons;
   std::uint64_t switches = 0;
-
- private:
-  static inline constinit std::atomic<std::uint64_t> last_id_{0};
 };
 
 std::size_t exec_set::state::exec_for(graph const& source, instantiate_options const& options) {
@@ -62,18 +58,6 @@ std::size_t exec_set::state::exec_for(graph const& source, instantiate_options c
   if (!reason.empty()) reasons.push_back(std::move(reason));
   execs.push_back({std::move(shape), std::move(exec), members.size()});
   return execs.size() - 1;
-}
-
-void exec_set::state::launch(std::size_t index, stream_ref stream) {
-  member_graph& its = members[index];
-  shared_exec& on = execs[its.exec];
-  if (on.current != index) {
-    on.exec->switch_to(its.source.core()->native(), its.held);
-    members[on.current].held = std::move(its.held);
-    on.current = index;
-    ++switches;
-  }
-  on.exec->launch(stream);
 }
 
 exec_set::exec_set() : state_(std::make_unique<state>()) {}
@@ -108,7 +92,15 @@ void exec_set::launch(member which, stream_ref stream, source_location where) {
       throw usage_error(call, "`which` is of another set, or of none",
                         "pass what add() of this set returned");
     }
-    mine.launch(which.index_, stream);
+    state::member_graph& its = mine.members[which.index_];
+    state::shared_exec& on = mine.execs[its.exec];
+    if (on.current != which.index_) {
+      on.exec->switch_to(its.source.core()->native(), its.held);
+      mine.members[on.current].held = std::move(its.held);
+      on.current = which.index_;
+      ++mine.switches;
+    }
+    on.exec->launch("graph_exec::launch", stream);
   });
 }
 

@@ -30,11 +30,6 @@ namespace {
   check(status, api, source_location::current(), detail);
 }
 
-void check_launch(cudaError_t status, char const* api) {
-  if (status != cudaSuccess) [[unlikely]]
-    refuse_launch(status, api);
-}
-
 // Which node of the new graph does not fit, and why.
 std::string describe(cudaGraphExecUpdateResultInfo const& failed) {
   constexpr std::array<char const*, 9> reasons{"",
@@ -122,7 +117,14 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
 // launch and then drops the references (recycle_lane::release). The last reference closes the set;
 // slots return to their pools, and the worker destroys owners (reference_set::recycle, destroy).
 graph_exec::state::~state() {
-  wait_until_idle();
+  // Destroying an exec with conditional nodes, CUDA waits for its launches and uploads, and
+  // meanwhile blocks launches, queries and instantiations of all threads (measured);
+  // graph_lifetime_lock would, too.
+  if (!is_conditional_) return;
+  for (launch_end const* const end : {last_launch_.get(), last_upload_.get()}) {
+    if (end == nullptr || end->state != end_state::recorded) continue;
+    retry_cleanup_relaxed([end] { return cudaEventSynchronize(end->ready.get()); });
+  }
 }
 
 // It must hold no user objects. CUDA does not embed a graph with conditional or memory nodes, or
@@ -161,8 +163,8 @@ cudaError_t graph_exec::state::enqueue(stream_ref stream, std::size_t& left) con
   return status;
 }
 
-void graph_exec::state::launch_many(stream_ref stream, std::size_t times, char const* call,
-                                    std::uint64_t id) {
+void graph_exec::state::launch(char const* call, stream_ref stream, std::size_t times,
+                               std::uint64_t id) {
   std::size_t left = times;
   auto const check_enqueued = [&](cudaError_t status) {
     if (status != cudaSuccess) [[unlikely]]
@@ -174,15 +176,15 @@ void graph_exec::state::launch_many(stream_ref stream, std::size_t times, char c
                       "pass how often the graph is to run; it looks like a negative number");
   }
   if (now_.end == nullptr) return check_enqueued(enqueue(stream, left));
-  launch_lock const lock(call, now_.orders);
+  launch_lock const lock(call, now_);
   launch_end const* const of_row = wants_row() ? last_launch_.get() : nullptr;
-  std::uint64_t const asked = now_.orders.wait_for_last(call, stream, now_.end.get(), of_row);
+  std::uint64_t const asked = now_.wait_for_last(call, stream, now_.end.get(), of_row);
   cudaError_t const status = enqueue(stream, left);
   if (left == times) check_enqueued(status);
   if ((is_conditional_ || wants_row()) && last_launch_ != now_.end) last_launch_ = now_.end;
-  bool const is_due = id != 0 && !is_conditional_ && now_.orders.put_off_end(id, now_.end);
+  bool const is_due = id != 0 && !is_conditional_ && now_.put_off_end(id);
   try {
-    if (!is_due) now_.orders.note_launch(stream, now_.end, asked, recorded_by::launcher);
+    if (!is_due) now_.note_launch(stream, asked, recorded_by::launcher);
   } catch (cuda_error const& unrecorded) {
     if (left == 0) throw;
     refuse_launch(unrecorded.status(), "cudaEventRecord", times - left);
@@ -191,7 +193,7 @@ void graph_exec::state::launch_many(stream_ref stream, std::size_t times, char c
 }
 
 void graph_exec::state::record_due_end(stream_ref stream) {
-  launch_lock const lock(now_.orders);
+  launch_lock const lock(now_);
   // Not the orders' last launch: another one may have come since, on this stream or after that.
   check(record_end(*now_.end, stream), "cudaEventRecord");
 }
@@ -199,7 +201,7 @@ void graph_exec::state::record_due_end(stream_ref stream) {
 void graph_exec::state::give_up_due_end(std::exception const& why) noexcept {
   for (auto const& each : now_.held) each.set->core().report(why);
   leak(std::move(now_.held));
-  launch_lock const lock(now_.orders);
+  launch_lock const lock(now_);
   if (now_.end->failure == cudaSuccess) now_.end->failure = cudaErrorUnknown;
   now_.end->state = end_state::unknown;
 }
@@ -212,20 +214,10 @@ void graph_exec::state::upload(stream_ref stream) {
   if (is_conditional_ && last_upload_ == nullptr) {
     last_upload_ = std::make_unique<launch_end>(current_device());
   }
-  check_launch(cudaGraphUpload(exec(), stream.get()), "cudaGraphUpload");
+  cudaError_t const status = cudaGraphUpload(exec(), stream.get());
+  if (status != cudaSuccess) refuse_launch(status, "cudaGraphUpload");
   // It ends after earlier uploads (source: cudaGraphUpload).
   if (last_upload_ != nullptr) check(record_end(*last_upload_, stream), "cudaEventRecord");
-}
-
-// Destroying an exec with conditional nodes, CUDA waits for its launches and uploads, and meanwhile
-// blocks launches, queries and instantiations of all threads (measured); graph_lifetime_lock would,
-// too.
-void graph_exec::state::wait_until_idle() const noexcept {
-  if (!is_conditional_) return;
-  for (launch_end const* const end : {last_launch_.get(), last_upload_.get()}) {
-    if (end == nullptr || end->state != end_state::recorded) continue;
-    retry_cleanup_relaxed([end] { return cudaEventSynchronize(end->ready.get()); });
-  }
 }
 
 void graph_exec::state::require_known_end(char const* call) const {
@@ -329,12 +321,12 @@ resource_usage graph_exec::held() const {
 
 void graph_exec::launch(stream_ref stream, source_location where) {
   constexpr char const* call = "graph_exec::launch";
-  detail::called_at(call, where, [&] { require(call).launch(stream); });
+  detail::called_at(call, where, [&] { require(call).launch(call, stream); });
 }
 
 void graph_exec::launch_many(stream_ref stream, std::size_t times, source_location where) {
   constexpr char const* call = "graph_exec::launch_many";
-  detail::called_at(call, where, [&] { require(call).launch_many(stream, times, call); });
+  detail::called_at(call, where, [&] { require(call).launch(call, stream, times); });
 }
 
 std::size_t graph_exec::copies() const noexcept {

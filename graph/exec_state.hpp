@@ -3,21 +3,14 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
-#include <cstdint>
 #include <exception>
 #include <map>
-#include <memory>
 #include <string>
-#include <vector>
 
-#include "escrow/core/stream.hpp"
-#include "escrow/detail/retired_object.hpp"
 #include "escrow/graph/graph_exec.hpp"
-#include "escrow/internal/reference_set.hpp"
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
-#include "launch_orders.hpp"
+#include "holding.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -38,10 +31,7 @@ class ESCROW_LOCAL graph_exec::state {
 
   // `id`: a stream_launcher's stream; the end is then due, if no other exec needs it. 0: it is
   // recorded.
-  void launch(stream_ref stream, char const* call = "graph_exec::launch", std::uint64_t id = 0) {
-    launch_many(stream, 1, call, id);
-  }
-  void launch_many(stream_ref stream, std::size_t times, char const* call, std::uint64_t id = 0);
+  void launch(char const* call, stream_ref stream, std::size_t times = 1, std::uint64_t id = 0);
   // The runs of one launch of the row; 1 if there is none.
   [[nodiscard]] std::size_t copies() const noexcept { return row_ == nullptr ? 1 : copies_wanted_; }
   void upload(stream_ref stream);
@@ -78,7 +68,6 @@ class ESCROW_LOCAL graph_exec::state {
   // Exchanges it for what was held before, which has an end of its own: launches record the new one
   // again and again.
   void hold(holding& next) noexcept;
-  void wait_until_idle() const noexcept;
   // Enqueues runs until none is `left`, or one fails, and returns CUDA's answer.
   cudaError_t enqueue(stream_ref stream, std::size_t& left) const noexcept;
 

@@ -6,12 +6,9 @@
 #include <exception>
 #include <string_view>
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
-#include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/deleter/deleter.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/driver.hpp"
 #include "escrow/internal/graph_query.hpp"
@@ -132,7 +129,7 @@ cudaGraphNode_t graph::add_child(graph const& child, source_location where) {
   return detail::called_at(call, where, [&] {
     graph_core& core = detail::require_graph(call, shared_.get());
     std::vector<cudaGraphNode_t> const last = last_nodes(core.native());
-    return child.embed_in(call, core.native(), last);
+    return embed(call, child.shared_.get(), core.native(), last);
   });
 }
 
@@ -219,33 +216,30 @@ capture_scope::capture_scope(stream_ref stream, cudaStreamCaptureMode mode, sour
 }
 
 graph capture_scope::end(source_location where) {
-  if (!is_open_) {
-    throw usage_error(
-        usage_error("capture_scope::end", "the capture was ended before", "end it once"), where);
-  }
-  graph_registry::global().end_capture(captured_.id, captured_.graph);
-  if (is_ended_elsewhere()) {
+  constexpr char const* call = "capture_scope::end";
+  return detail::called_at(call, where, [&] {
+    if (!is_open_) throw usage_error(call, "the capture was ended before", "end it once");
+    graph_registry::global().end_capture(captured_.id, captured_.graph);
+    if (is_ended_elsewhere()) {
+      is_open_ = false;
+      throw usage_error(call, "another call, such as cudaStreamEndCapture(), ended the capture",
+                        "end it by end() alone");
+    }
+    cudaGraph_t captured = nullptr;
+    cudaError_t const status = end_capture(stream_, captured);
+    is_end_tried_ = true;
+    if (status != cudaSuccess) {
+      owned<cudaGraph_t>(captured).reset();  // there is one if the error is that of earlier work
+      is_open_ = !drop();
+      if (!is_open_) graph_registry::global().drop_capture(captured_.id);
+      throw cuda_error(status, "cudaStreamEndCapture", source_location::current(),
+                       advice_for_end(status));
+    }
     is_open_ = false;
-    throw usage_error(usage_error("capture_scope::end",
-                                  "another call, such as cudaStreamEndCapture(), ended the capture",
-                                  "end it by end() alone"),
-                      where);
-  }
-  cudaGraph_t captured = nullptr;
-  cudaError_t const status = end_capture(stream_, captured);
-  is_end_tried_ = true;
-  if (status != cudaSuccess) {
-    owned<cudaGraph_t>(captured).reset();  // there is one if the error is that of earlier work
-    is_open_ = !drop();
-    if (!is_open_) graph_registry::global().drop_capture(captured_.id);
-    throw cuda_error(cuda_error(status, "cudaStreamEndCapture", source_location::current(),
-                                advice_for_end(status)),
-                     "capture_scope::end", where);
-  }
-  is_open_ = false;
-  graph made(captured, captured_.id, where);
-  graph_registry::global().report_outliving(captured_.id, captured);
-  return made;
+    graph made(captured, captured_.id, where);
+    graph_registry::global().report_outliving(captured_.id, captured);
+    return made;
+  });
 }
 
 capture_scope::~capture_scope() {

@@ -111,11 +111,11 @@ ref<reference_set> graph_core::set_of(std::span<retired_object* const> owners,
   return made;
 }
 
-reference_set& graph_core::place(std::span<retired_object* const> owners) {
+void graph_core::place(std::span<retired_object* const> owners) {
   placed_.reserve(placed_.size() + 1);
   ref<reference_set> made = set_of(owners, order_);
   graph_registry::global().place(made, native(), 0, false);
-  return *placed_.emplace_back(std::move(made));
+  placed_.push_back(std::move(made));
 }
 
 void graph_core::take_off(reference_set& set) noexcept {
@@ -126,16 +126,6 @@ void graph_core::take_off(reference_set& set) noexcept {
   } else {
     set.core().report(status, "cudaGraphReleaseUserObject");  // it stays as long as the graph
   }
-}
-
-void graph_core::replace_sets() {
-  std::size_t const before = placed_.size();
-  std::vector<retired_object*> owners;
-  for (kept_owner const& each : payloads_) owners.push_back(each.owner);
-  if (!owners.empty()) static_cast<void>(place(owners));
-  auto const end = placed_.begin() + static_cast<std::ptrdiff_t>(before);
-  std::for_each(placed_.begin(), end, [this](auto const& each) { take_off(*each); });
-  placed_.erase(placed_.begin(), end);
 }
 
 void graph_core::forget_hoisted() noexcept {
@@ -159,25 +149,22 @@ void graph_core::forget_unused() {
   std::erase_if(payloads_, [](auto const& each) { return each.owner == nullptr; });
 }
 
-reference_set& graph_core::set_with_room() {
-  reference_set* const last = placed_.empty() ? nullptr : placed_.back().get();
-  // What was hoisted is sealed.
-  if (last == nullptr || last->is_off_graphs() || graph_registry::global().is_sealed(*last)) {
-    forget_hoisted();
-    static_cast<void>(place({}));
-  }
-  placed_.back()->reserve(1);
-  return *placed_.back();
-}
-
 template <class Call>
 void graph_core::keep_after(Call const& call, retired_object::loan payload) {
   ref<retired_object> owner = hand_on(std::move(payload), device_);
-  reference_set* const set = owner ? &set_with_room() : nullptr;
+  if (owner) {
+    reference_set const* const last = placed_.empty() ? nullptr : placed_.back().get();
+    // What was hoisted is sealed.
+    if (last == nullptr || last->is_off_graphs() || graph_registry::global().is_sealed(*last)) {
+      forget_hoisted();
+      place({});
+    }
+    placed_.back()->reserve(1);
+  }
   if (payloads_.size() == payloads_.capacity()) payloads_.reserve(2 * payloads_.size() + 8);
   cudaGraphNode_t const node = call();  // nothing fails after it
-  if (set != nullptr || !payloads_.empty()) payloads_.push_back({node, owner.get()});
-  if (set != nullptr) set->append(*owner, owner->is_written());
+  if (owner || !payloads_.empty()) payloads_.push_back({node, owner.get()});
+  if (owner) placed_.back()->append(*owner, owner->is_written());
 }
 
 cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,
@@ -226,7 +213,15 @@ void graph_core::seal() {
   forget_unused();
   std::size_t on_graph = 0;
   for (auto const& each : placed_) on_graph += each->size();
-  if (payloads_.empty() || on_graph != payloads_.size()) replace_sets();
+  if (payloads_.empty() || on_graph != payloads_.size()) {
+    std::size_t const before = placed_.size();
+    std::vector<retired_object*> owners;
+    for (kept_owner const& each : payloads_) owners.push_back(each.owner);
+    if (!owners.empty()) place(owners);
+    auto const end = placed_.begin() + static_cast<std::ptrdiff_t>(before);
+    std::for_each(placed_.begin(), end, [this](auto const& each) { take_off(*each); });
+    placed_.erase(placed_.begin(), end);
+  }
   is_changed_ = false;
 }
 

@@ -3,7 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -47,9 +46,8 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   graph_core(graph_core&&) = delete;
   ~graph_core();
 
-  [[nodiscard]] cudaGraph_t native() const noexcept {
-    return native_.get();
-  }  // null after detach()
+  // Null after detach().
+  [[nodiscard]] cudaGraph_t native() const noexcept { return native_.get(); }
   // The capture id; 0 if not known.
   [[nodiscard]] std::uint64_t id() const noexcept {
     return graph_registry::global().known(native()).id;
@@ -91,13 +89,10 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
     retired_object* owner;  // a member of a set of `placed_`; null: none any more
   };
 
-  reference_set& place(std::span<retired_object* const> owners);  // puts their set on the graph
+  void place(std::span<retired_object* const> owners);  // puts their set on the graph
   void take_off(reference_set& set) noexcept;
-  void replace_sets();  // by one of all payloads
   void forget_hoisted() noexcept;
   void forget_unused();
-  // The set on the graph that the next payload is appended to; has room for it.
-  [[nodiscard]] reference_set& set_with_room();
   // Calls `call`, which returns a node, and then notes what that keeps; null: nothing any more.
   template <class Call>
   void keep_after(Call const& call, retired_object::loan payload);

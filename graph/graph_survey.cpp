@@ -4,13 +4,12 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
-#include <string>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/graph_query.hpp"
-#include "escrow/internal/reference_set.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 #include "graph_tree.hpp"
 #include "kept_leases.hpp"
@@ -38,6 +37,24 @@ void note_concurrent(graph_survey& found, char const* what, group_order const& g
   found.advice =
       "make it a single line of nodes, as graph::add_child on a new graph does, or claim from a "
       "pool without a group";
+}
+
+// The nodes in their order, if each ends before the next one ends, and before a child graph starts,
+// and none has another next one; else nothing.
+std::optional<std::vector<cudaGraphNode_t>> line_of(cudaGraph_t graph) {
+  auto const [from, to, data] = edges_of(graph);
+  std::vector<cudaGraphNode_t> line = nodes_of(graph);
+  if (data.size() + 1 != line.size()) return std::nullopt;
+  std::unordered_map<cudaGraphNode_t, cudaGraphNode_t> next;
+  std::unordered_set<cudaGraphNode_t> later;
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    if (!next.emplace(from[i], to[i]).second || !later.insert(to[i]).second) return std::nullopt;
+    if (!ends_after(to[i], data[i])) return std::nullopt;
+  }
+  auto const is_first = [&later](cudaGraphNode_t node) { return !later.contains(node); };
+  line.front() = *std::ranges::find_if(line, is_first);
+  for (std::size_t i = 1; i < line.size(); ++i) line[i] = next.at(line[i - 1]);
+  return line;
 }
 
 // Returns the groups of the graph and its child graphs.
@@ -120,17 +137,15 @@ hoist_scope::hoist_scope(char const* call, graph_survey const& survey) : hoist_s
     }
   }
   for (reference_set* const each : all) sets_.emplace_back(*each);
-  for (; off_ < placed_.size(); ++off_) take_off(placed_[off_]);
-}
-
-void hoist_scope::take_off(taken const& each) {
-  cudaUserObject_t const object = each.set->object();
-  if (object == nullptr) return;  // it has a keeper
-  check(cudaUserObjectRetain(object, 1), "cudaUserObjectRetain");
-  cudaError_t const status = cudaGraphReleaseUserObject(each.graph, object, 1);
-  if (status == cudaSuccess) return;
-  release_object(object, each.set->accounts());
-  check(status, "cudaGraphReleaseUserObject");
+  for (; off_ < placed_.size(); ++off_) {
+    auto const [graph, set] = placed_[off_];
+    cudaUserObject_t const object = set->object();
+    if (object == nullptr) continue;  // it has a keeper
+    check(cudaUserObjectRetain(object, 1), "cudaUserObjectRetain");
+    cudaError_t const status = cudaGraphReleaseUserObject(graph, object, 1);
+    if (status != cudaSuccess) release_object(object, set->accounts());
+    check(status, "cudaGraphReleaseUserObject");
+  }
 }
 
 hoist_scope::~hoist_scope() {

@@ -5,7 +5,6 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <set>
 #include <span>
 #include <string>
@@ -75,7 +74,6 @@ class hoist_scope {
 
   // Delegated to, so that the destructor restores what a throwing constructor removed.
   hoist_scope() = default;
-  static void take_off(taken const& each);
 
   std::vector<taken> placed_;
   std::size_t off_ = 0;  // the first `off_` of them are off

@@ -1,10 +1,10 @@
-// Walks of graphs and their edges; identification by id.
+// Walks of graphs; identification by id.
 #include "graph_tree.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
-#include <unordered_map>
+#include <optional>
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/driver.hpp"
@@ -43,39 +43,6 @@ void identify(char const* call, cudaGraph_t graph) {
   if (!id) throw usage_error(call, "the graph is being captured into", "end the capture first");
   // The graph that had the handle before was destroyed.
   if (*id != known.id) registry.forget(graph);
-}
-
-std::optional<std::vector<cudaGraphNode_t>> line_of(cudaGraph_t graph) {
-  auto const [from, to, data] = edges_of(graph);
-  std::vector<cudaGraphNode_t> line = nodes_of(graph);
-  if (data.size() + 1 != line.size()) return std::nullopt;
-  std::unordered_map<cudaGraphNode_t, cudaGraphNode_t> next;
-  std::unordered_set<cudaGraphNode_t> later;
-  for (std::size_t i = 0; i < data.size(); ++i) {
-    if (!next.emplace(from[i], to[i]).second || !later.insert(to[i]).second) return std::nullopt;
-    if (!ends_after(to[i], data[i])) return std::nullopt;
-  }
-  auto const is_first = [&later](cudaGraphNode_t node) { return !later.contains(node); };
-  line.front() = *std::ranges::find_if(line, is_first);
-  for (std::size_t i = 1; i < line.size(); ++i) line[i] = next.at(line[i - 1]);
-  return line;
-}
-
-std::unordered_set<cudaGraphNode_t> with_earlier(cudaGraph_t graph,
-                                                 std::span<cudaGraphNode_t const> last) {
-  std::unordered_multimap<cudaGraphNode_t, cudaGraphNode_t> earlier;
-  graph_edges const edges = edges_of(graph);
-  for (std::size_t i = 0; i < edges.to.size(); ++i) earlier.emplace(edges.to[i], edges.from[i]);
-  std::unordered_set<cudaGraphNode_t> all(last.begin(), last.end());
-  std::vector<cudaGraphNode_t> open(last.begin(), last.end());
-  while (!open.empty()) {
-    auto const [begin, end] = earlier.equal_range(open.back());
-    open.pop_back();
-    for (auto at = begin; at != end; ++at) {
-      if (all.insert(at->second).second) open.push_back(at->second);
-    }
-  }
-  return all;
 }
 
 }  // namespace escrow::inline v0_1

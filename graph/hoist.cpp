@@ -6,10 +6,8 @@
 #include <new>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "escrow/core/capture.hpp"
-#include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/own_stream.hpp"
@@ -18,7 +16,7 @@
 #include "escrow/internal/retry_cleanup.hpp"
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
-#include "launch_orders.hpp"
+#include "holding.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -42,8 +40,7 @@ void require_no_capture(char const* call, stream_ref stream) {
 
 }  // namespace
 
-class ESCROW_LOCAL hoisted::state {
- public:
+struct ESCROW_LOCAL hoisted::state {
   state(deferred_releases taken, bool has_all) : is_bare(has_all) { all.held = std::move(taken); }
 
   void enter(char const* call, stream_ref stream, std::chrono::nanoseconds wait_max);
@@ -73,30 +70,30 @@ void hoisted::state::enter(char const* call, stream_ref stream, std::chrono::nan
     turns = holding(all.sets());
     graph_registry::global().note_ordered(turns.held);
   }
-  launch_lock const lock(call, turns.orders, wait_max);
+  launch_lock const lock(call, turns, wait_max);
   // Also for its own last launch: there may be several execs.
-  std::uint64_t id = turns.orders.wait_for_last(call, stream, nullptr);
+  std::uint64_t id = turns.wait_for_last(call, stream, nullptr);
   if (id == 0) id = stream_id(stream);
   bool const is_first_there = turns.end->state == end_state::none || turns.end->stream == id;
-  if (turns.orders.is_empty() && !is_first_there) {
+  if (turns.is_only_read() && !is_first_there) {
     // Nothing orders this turn behind the last one: what is held waits for each of them.
     require_known_end(call, nullptr);
     turns = holding(all.sets());
   }
-  turns.orders.enter();
+  turns.enter();
   now = {stream, id};
 }
 
 void hoisted::state::leave(char const* call) {
   auto const [stream, id] = *std::exchange(now, std::nullopt);
-  launch_lock const lock(turns.orders);
-  turns.orders.leave();
+  launch_lock const lock(turns);
+  turns.leave();
   capture_info info;
   auto const ask = [&, on = stream.get()] { return detail::query_capture(on, info, nullptr); };
   cudaError_t const status = retry_cleanup(ask);
   bool const is_known = status == cudaSuccess || is_sticky(status);
-  if (is_known && info.is_none()) return turns.orders.note_launch(stream, turns.end, id);
-  turns.orders.lose_launch(is_known ? cudaErrorStreamCaptureUnsupported : status, turns.end, id);
+  if (is_known && info.is_none()) return turns.note_launch(stream, id);
+  turns.lose_launch(is_known ? cudaErrorStreamCaptureUnsupported : status, id);
   if (!is_known) check(status, "cudaStreamGetCaptureInfo");
   throw usage_error(call, "`stream` is being captured at its end",
                     "end a capture where it was begun, and launch on `stream` again");
@@ -118,7 +115,7 @@ void hoisted::state::require_known_end(char const* call, stream_ref const* strea
                    "the end of the last launch() is not known: launch on that stream again before, "
                    "or call release() once nothing runs");
   }
-  launch_lock const lock(turns.orders);  // others may wait for that end
+  launch_lock const lock(turns);  // others may wait for that end
   cudaError_t const status = record_end(*last, *stream);
   if (last->state == end_state::unknown) check(status, "cudaEventRecord");
 }
@@ -159,8 +156,7 @@ hoisted::~hoisted() {
 }
 
 hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies, source_location where) {
-  std::shared_ptr<hoisted::state> taken;
-  detail::called_at("hoist", where, [&] {
+  return detail::called_at("hoist", where, [&] {
     relaxed_capture_scope const relaxed;
     graph_survey const survey = survey_of("hoist", source.get(), source.core(), bodies);
     hoist_scope off("hoist", survey);
@@ -168,10 +164,10 @@ hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies, source_l
       throw usage_error("hoist", "the graph was hoisted before, and holds nothing new since",
                         "keep the first `hoisted` for all that is created from the graph");
     }
-    taken = std::make_shared<hoisted::state>(hold_all(off.sets()), !survey.lacks_bodies);
+    auto taken = std::make_shared<hoisted::state>(hold_all(off.sets()), !survey.lacks_bodies);
     off.keep_off(source.core());
+    return hoisted(std::move(taken));
   });
-  return hoisted(std::move(taken));
 }
 
 void hoisted::run_launch(stream_ref stream, cudaError_t (*run)(void const*), void const* argument,
@@ -257,7 +253,7 @@ void hoisted::release(source_location where) {
   constexpr char const* call = "hoisted::release";
   state& mine = detail::called_at(call, where, [&]() -> state& { return require_outside(call); });
   if (mine.turns.end != nullptr) {
-    launch_lock const lock(mine.turns.orders);
+    launch_lock const lock(mine.turns);
     // Nothing runs, says the caller.
     if (mine.turns.end->state == end_state::unknown) mine.turns.end->state = end_state::none;
   }

@@ -77,6 +77,24 @@ std::shared_ptr<group_lease> overwritten_by(leases_by_slot const& part,
   return nullptr;
 }
 
+// These nodes of the graph, and all that they come after.
+std::unordered_set<cudaGraphNode_t> with_earlier(cudaGraph_t graph,
+                                                 std::span<cudaGraphNode_t const> last) {
+  std::unordered_multimap<cudaGraphNode_t, cudaGraphNode_t> earlier;
+  graph_edges const edges = edges_of(graph);
+  for (std::size_t i = 0; i < edges.to.size(); ++i) earlier.emplace(edges.to[i], edges.from[i]);
+  std::unordered_set<cudaGraphNode_t> all(last.begin(), last.end());
+  std::vector<cudaGraphNode_t> open(last.begin(), last.end());
+  while (!open.empty()) {
+    auto const [begin, end] = earlier.equal_range(open.back());
+    open.pop_back();
+    for (auto at = begin; at != end; ++at) {
+      if (all.insert(at->second).second) open.push_back(at->second);
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 std::string overwrites(group_lease const& lease) {

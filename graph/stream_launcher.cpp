@@ -1,10 +1,8 @@
 // The launcher's thread and stream, and the record at its end.
 #include "escrow/graph/graph_exec.hpp"
 
-#include <exception>
 #include <utility>
 
-#include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
 #include "exec_state.hpp"
@@ -55,12 +53,12 @@ stream_launcher::~stream_launcher() {
 
 void stream_launcher::launch(source_location where) {
   constexpr char const* call = "stream_launcher::launch";
-  detail::called_at(call, where, [&] { require(call).launch(stream_, call, id_); });
+  detail::called_at(call, where, [&] { require(call).launch(call, stream_, 1, id_); });
 }
 
 void stream_launcher::launch_many(std::size_t times, source_location where) {
   constexpr char const* call = "stream_launcher::launch_many";
-  detail::called_at(call, where, [&] { require(call).launch_many(stream_, times, call, id_); });
+  detail::called_at(call, where, [&] { require(call).launch(call, stream_, times, id_); });
 }
 
 void stream_launcher::flush(source_location where) {

@@ -1,9 +1,9 @@
 // Adding nodes; what they keep is graph_core's.
 #include "escrow/nodes/build.hpp"
 
-#include <string>
+#include <algorithm>
+#include <array>
 
-#include "escrow/core/error.hpp"
 #include "escrow/detail/cuda12.hpp"
 #include "graph_core.hpp"
 
@@ -13,32 +13,21 @@ namespace {
 constexpr char const* adding = "graph_builder_ref::add";
 
 char const* name_of(cudaGraphNodeType type) noexcept {
-  switch (type) {
-    case cudaGraphNodeTypeKernel:
-      return "kernel";
-    case cudaGraphNodeTypeMemcpy:
-      return "memcpy";
-    case cudaGraphNodeTypeMemset:
-      return "memset";
-    case cudaGraphNodeTypeHost:
-      return "host";
-    case cudaGraphNodeTypeGraph:
-      return "child";
-    case cudaGraphNodeTypeEmpty:
-      return "empty";
-    case cudaGraphNodeTypeWaitEvent:
-      return "wait";
-    case cudaGraphNodeTypeEventRecord:
-      return "record";
-    case cudaGraphNodeTypeMemAlloc:
-      return "alloc";
-    case cudaGraphNodeTypeMemFree:
-      return "free";
-    case cudaGraphNodeTypeConditional:
-      return "conditional";
-    default:
-      return "other";
-  }
+  static constexpr std::array<std::pair<cudaGraphNodeType, char const*>, 11> names{
+      {{cudaGraphNodeTypeKernel, "kernel"},
+       {cudaGraphNodeTypeMemcpy, "memcpy"},
+       {cudaGraphNodeTypeMemset, "memset"},
+       {cudaGraphNodeTypeHost, "host"},
+       {cudaGraphNodeTypeGraph, "child"},
+       {cudaGraphNodeTypeEmpty, "empty"},
+       {cudaGraphNodeTypeWaitEvent, "wait"},
+       {cudaGraphNodeTypeEventRecord, "record"},
+       {cudaGraphNodeTypeMemAlloc, "alloc"},
+       {cudaGraphNodeTypeMemFree, "free"},
+       {cudaGraphNodeTypeConditional, "conditional"}}};
+  auto const is_it = [type](auto const& each) { return each.first == type; };
+  auto const* const found = std::ranges::find_if(names, is_it);
+  return found == names.end() ? "other" : found->second;
 }
 
 // Calls `call`; a cuda_error that leaves it gets what `note` tells of its status.
@@ -97,9 +86,7 @@ std::string destroy_note(cudaError_t status) {
 }  // namespace
 
 graph_builder_ref::graph_builder_ref(graph const& into) noexcept
-    : core_(into.core()),
-      in_(into.core() == nullptr ? nullptr : into.core()->native()),
-      standing_(standing::there) {}
+    : core_(into.core()), in_(graph_ref(into).get()), standing_(standing::there) {}
 
 // In the library, where a program's ThreadSanitizer does not see the graph's count.
 graph_builder_ref::graph_builder_ref(graph_builder_ref const&) noexcept = default;
@@ -147,18 +134,20 @@ node graph_builder_ref::node_of(cudaGraphNode_t handle) const noexcept {
   return node(std::move(place));
 }
 
-node graph_builder_ref::add_node(graph_core& core, cudaGraphNodeParams& params,
-                                 retired_object::loan payload) const {
+node graph_builder_ref::add_node(graph_core& core, detail::node_draft& draft) const {
   std::size_t const count = after_ == nullptr ? 0 : 1;
-  auto const call = [&] { return core.add(in_, {&after_, count}, params, std::move(payload)); };
-  return node_of(with_note(call, [&](cudaError_t status) { return add_note(status, params); }));
+  auto const call = [&] {
+    return core.add(in_, {&after_, count}, draft.params, std::move(draft.payload));
+  };
+  return node_of(
+      with_note(call, [&](cudaError_t status) { return add_note(status, draft.params); }));
 }
 
 allocation graph_builder_ref::add(alloc_kind const& kind, source_location where) const {
   return detail::called_at(adding, where, [&]() -> allocation {
-    cudaGraphNodeParams params = kind.params;
-    node const made = add_node(require(adding), params, {});
-    return {made, params.alloc.dptr, params.alloc.bytesize};
+    detail::node_draft draft{kind.params, {}};
+    node const made = add_node(require(adding), draft);
+    return {made, draft.params.alloc.dptr, draft.params.alloc.bytesize};
   });
 }
 
@@ -180,12 +169,13 @@ conditional_node graph_builder_ref::add(conditional_kind const& kind, source_loc
     std::vector<body_graph> bodies;
     bodies.reserve(kind.bodies);
     core.bodies.reserve(core.bodies.size() + kind.bodies);
-    cudaGraphNodeParams params{};
+    detail::node_draft draft;
+    cudaGraphNodeParams& params = draft.params;
     params.type = cudaGraphNodeTypeConditional;
     params.conditional.handle = kind.tested.get();
     params.conditional.type = kind.type;
     params.conditional.size = kind.bodies;
-    node const made = add_node(core, params, {});
+    node const made = add_node(core, draft);
     for (unsigned i = 0; i < kind.bodies; ++i) {
       cudaGraph_t const body = params.conditional.phGraph_out[i];
       core.bodies.push_back(body);
@@ -243,16 +233,17 @@ node const& node::after(node const& other, source_location where) const {
   return *this;
 }
 
-void node::set_params(cudaGraphNodeParams& params, retired_object::loan payload) const {
-  auto const call = [&] { require("node::set").set(get(), params, std::move(payload)); };
-  with_note(call, [&](cudaError_t status) { return change_note(status, get(), params); });
+void node::set_params(detail::node_draft& draft) const {
+  auto const call = [&] {
+    require("node::set").set(get(), draft.params, std::move(draft.payload));
+  };
+  with_note(call, [&](cudaError_t status) { return change_note(status, get(), draft.params); });
 }
 
-void node::set_params_in(graph_exec& exec, cudaGraphNodeParams& params,
-                         retired_object::loan payload) const {
-  auto const call = [&] { exec.set_node(get(), params, std::move(payload)); };
+void node::set_params_in(graph_exec& exec, detail::node_draft& draft) const {
+  auto const call = [&] { exec.set_node(get(), draft.params, std::move(draft.payload)); };
   with_note(call, [&](cudaError_t status) {
-    std::string const known = change_note(status, get(), params);
+    std::string const known = change_note(status, get(), draft.params);
     bool const is_refused = status == cudaErrorInvalidValue || status == cudaErrorNotSupported;
     if (!known.empty() || !is_refused) return known;
     return std::string(

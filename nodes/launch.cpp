@@ -3,11 +3,8 @@
 
 #include <cstdint>
 #include <limits>
-#include <string>
 #include <string_view>
 
-#include "escrow/core/capture.hpp"
-#include "escrow/core/error.hpp"
 #include "escrow/deleter/shared_object.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
@@ -17,26 +14,18 @@ namespace escrow::inline v0_1 {
 // Shared by a `library`, its kernels, and the launches and graphs of those. It ends on the
 // deleter's worker, whichever thread drops the last share; an error of cudaLibraryUnload goes to
 // the deleter's on_error.
-class ESCROW_LOCAL library::loaded_code {
- public:
-  explicit loaded_code(deleter_core& core) noexcept : core_(core) {}
+struct ESCROW_LOCAL library::loaded_code {
+  explicit loaded_code(deleter_core& its) noexcept : core(its) {}
   loaded_code(loaded_code&&) = delete;
-  ~loaded_code();
+  ~loaded_code() {
+    if (handle == nullptr) return;
+    cudaError_t const status = retry_cleanup([this] { return cudaLibraryUnload(handle); });
+    if (status != cudaSuccess) core.report(status, "cudaLibraryUnload");
+  }
 
-  [[nodiscard]] cudaLibrary_t get() const noexcept { return handle_; }
-
- private:
-  friend class library;
-
-  deleter_core& core_;  // alive as long as what it is to destroy
-  cudaLibrary_t handle_ = nullptr;
+  deleter_core& core;  // alive as long as what it is to destroy
+  cudaLibrary_t handle = nullptr;
 };
-
-library::loaded_code::~loaded_code() {
-  if (handle_ == nullptr) return;
-  cudaError_t const status = retry_cleanup([this] { return cudaLibraryUnload(handle_); });
-  if (status != cudaSuccess) core_.report(status, "cudaLibraryUnload");
-}
 
 namespace {
 
@@ -167,7 +156,7 @@ library library::load(void const* image, deleter& its, source_location where) {
     // Its place comes first, so that nothing that was loaded can be lost.
     auto const loaded = make_stream_shared_by<loaded_code>(its, its.core());
     cudaError_t const status =
-        cudaLibraryLoadData(&loaded->handle_, image, nullptr, nullptr, 0, nullptr, nullptr, 0);
+        cudaLibraryLoadData(&loaded->handle, image, nullptr, nullptr, 0, nullptr, nullptr, 0);
     if (status != cudaSuccess) refuse_code(status, "cudaLibraryLoadData", "`image`");
     return library(loaded);
   });
@@ -177,7 +166,7 @@ library library::load_file(std::filesystem::path const& file, deleter& its, sour
   return detail::called_at("library::load_file", where, [&] {
     relaxed_capture_scope const relaxed;
     auto const loaded = make_stream_shared_by<loaded_code>(its, its.core());
-    cudaError_t const status = cudaLibraryLoadFromFile(&loaded->handle_, file.c_str(), nullptr,
+    cudaError_t const status = cudaLibraryLoadFromFile(&loaded->handle, file.c_str(), nullptr,
                                                        nullptr, 0, nullptr, nullptr, 0);
     if (status != cudaSuccess) refuse_code(status, "cudaLibraryLoadFromFile", file.c_str());
     return library(loaded);
@@ -191,14 +180,14 @@ kernel library::find(std::string const& name, source_location where) const {
       throw usage_error(call, "the library was moved from", "load it again, or copy it");
     }
     cudaKernel_t found = nullptr;
-    cudaError_t const status = cudaLibraryGetKernel(&found, loaded_->get(), name.c_str());
+    cudaError_t const status = cudaLibraryGetKernel(&found, loaded_->handle, name.c_str());
     if (status != cudaSuccess) refuse_name(status, name);
     return kernel(std::shared_ptr<void const>(loaded_, reinterpret_cast<void const*>(found)));
   });
 }
 
 cudaLibrary_t library::get() const noexcept {
-  return loaded_ == nullptr ? nullptr : loaded_->get();
+  return loaded_ == nullptr ? nullptr : loaded_->handle;
 }
 
 }  // namespace escrow::inline v0_1

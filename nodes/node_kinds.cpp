@@ -21,7 +21,7 @@ cudaGraphNodeParams params_of(cudaGraphNodeType type) {
   return result;
 }
 
-// Nowhere: the caller's line is named by who calls.
+// `where`: nowhere if the caller's line is named by who calls.
 void require(bool condition, char const* call, char const* problem, char const* remedy,
              source_location where = {}) {
   if (!condition) throw usage_error(usage_error(call, problem, remedy), where);
@@ -66,19 +66,18 @@ cudaGraphNodeParams event_params(cudaGraphNodeType type, cudaEvent_t event, sour
   return result;
 }
 
-cudaGraphNodeParams memset_params(void* destination, memset_config const& config,
-                                  source_location where) {
+cudaGraphNodeParams memset_params(void* destination, memset_config const& config) {
   constexpr char const* call = "memset_node";
-  require(destination != nullptr, call, "the destination is null", "pass device memory", where);
+  require(destination != nullptr, call, "the destination is null", "pass device memory");
   unsigned const bytes = config.element_bytes;
   require(bytes == 1 || bytes == 2 || bytes == 4, call, "`element_bytes` is not 1, 2 or 4",
-          "write larger elements with a kernel", where);
+          "write larger elements with a kernel");
   require(fits(config.value, bytes), call, "`value` does not fit in an element",
-          "raise `element_bytes`, or cut the value", where);
+          "raise `element_bytes`, or cut the value");
   require(config.width != 0 && config.height != 0, call, "there is nothing to write",
-          "give a width, and rows", where);
+          "give a width, and rows");
   require(config.height == 1 || config.pitch >= config.width * bytes, call,
-          "`pitch` is less than a row", "give the bytes from row to row", where);
+          "`pitch` is less than a row", "give the bytes from row to row");
   cudaGraphNodeParams result = params_of(cudaGraphNodeTypeMemset);
   result.memset.dst = destination;
   result.memset.pitch = config.pitch;
@@ -89,11 +88,10 @@ cudaGraphNodeParams memset_params(void* destination, memset_config const& config
   return result;
 }
 
-cudaGraphNodeParams memcpy_params(void* to, void const* from, std::size_t bytes,
-                                  source_location where) {
+cudaGraphNodeParams memcpy_params(void* to, void const* from, std::size_t bytes) {
   constexpr char const* call = "memcpy_node";
-  require(to != nullptr && from != nullptr, call, "an address is null", "pass memory", where);
-  require(bytes != 0, call, "`bytes` is 0", "leave the node out", where);
+  require(to != nullptr && from != nullptr, call, "an address is null", "pass memory");
+  require(bytes != 0, call, "`bytes` is 0", "leave the node out");
   cudaGraphNodeParams result = params_of(cudaGraphNodeTypeMemcpy);
   cudaMemcpy3DParms& copy = result.memcpy.copyParams;
   copy.srcPtr = {const_cast<void*>(from), bytes, bytes, 1};

@@ -26,7 +26,7 @@ READING_ORDER = {
     " pending_events reference_set graph_registry recycle_lane object_store deleter_core hold set_reclaim deleter group_leases group_stats worker pass shared_object kernel_argument",
     "pool": "slot_pool slot lease claimer resource_pool free_lists slots_in_graphs size_class claimer_streams capture_reuse stream_use deferred_slots search slot_pool_state claim at_limit refuse uses release deferred"
     " uncovered captured device_memory scratch_pool sizes lifecycle describe stream_allocator",
-    "graph": "graph_core graph_tree kept_leases graph_survey launch_orders graph hoist graph_exec exec_state graph_shape"
+    "graph": "graph_core graph_tree kept_leases graph_survey holding graph hoist graph_exec exec_state graph_shape"
     " exec_set stream_launcher",
     "nodes": "bound_arguments launch node_kind node_kinds build",
     "sim": "control recording kernel library recapture cuda12_names guard slots handles recycled work objects edges state thread"

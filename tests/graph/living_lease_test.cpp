@@ -34,7 +34,8 @@ TEST_F(LivingLease, IsNotOverwrittenByAChildGraphThatWasCapturedEarlier) {
   EXPECT_EQ(made(), 1) << "both use the slot";
   std::vector<cudaGraphNode_t> const nodes = nodes_of(parent.get());
   expect_error<usage_error>([&] { return parent.add_child(child); }, names);
-  expect_error<usage_error>([&] { return child.embed_in("test", parent.get(), nodes); }, names);
+  expect_error<usage_error>(
+      [&] { return graph::embed("test", child.core().get(), parent.get(), nodes); }, names);
   EXPECT_EQ(nodes_of(parent.get()), nodes) << "nothing was added";
   graph_exec const usable(parent);
   kept.reset();

@@ -239,7 +239,8 @@ TEST_F(SharingGroup, RefusesTwoBranchesOfChildGraphsThatWereHoisted) {
   std::vector<hoisted> held;
   for (int i = 0; i < 2; ++i) {
     cudaGraph_t child = nullptr;
-    cudaGraphNode_t const node = captured_use_of(*pool).embed_in("test", parent.get(), {});
+    cudaGraphNode_t const node =
+        graph::embed("test", captured_use_of(*pool).core().get(), parent.get(), {});
     must(cudaGraphChildGraphNodeGetGraph(node, &child));
     held.push_back(hoist(child));
   }
@@ -254,7 +255,7 @@ TEST_F(SharingGroup, AnEdgeThatWaitsForNoEndOrdersNoChildGraph) {
     std::vector<cudaGraphNode_t> const nodes = nodes_of(parent.get());
     cudaGraphNode_t const last = add_kernel(parent.get(), tiny_call());
     must(cudaGraphAddDependencies(parent.get(), &nodes.back(), &last, &edge, 1));
-    static_cast<void>(child.embed_in("test", parent.get(), {&last, 1}));
+    static_cast<void>(graph::embed("test", child.core().get(), parent.get(), {&last, 1}));
     return parent;
   };
   // The kernel in between may end before the parent's own use of the slot does.

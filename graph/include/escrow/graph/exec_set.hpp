@@ -83,7 +83,7 @@ class ESCROW_API exec_set {
   [[nodiscard]] resource_usage held() const;  // by all its graphs
 
  private:
-  class state;
+  struct state;
 
   [[nodiscard]] state& require(char const* call) const;
 

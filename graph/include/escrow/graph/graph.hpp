@@ -86,11 +86,6 @@ class ESCROW_API graph {
   // Internal: the same: a node of `in` with a copy of `child`. Throws as add_child().
   [[nodiscard]] static cudaGraphNode_t embed(char const* call, graph_core* child, cudaGraph_t in,
                                              std::span<cudaGraphNode_t const> after);
-  // Internal: the same for this graph.
-  [[nodiscard]] cudaGraphNode_t embed_in(char const* call, cudaGraph_t in,
-                                         std::span<cudaGraphNode_t const> after) const {
-    return embed(call, shared_.get(), in, after);
-  }
 
  private:
   explicit graph(std::shared_ptr<graph_core> core) noexcept;

@@ -102,7 +102,7 @@ class ESCROW_API hoisted {
  private:
   friend hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies,
                        source_location where);
-  class state;
+  struct state;
 
   explicit hoisted(std::shared_ptr<state> taken) noexcept;
   void run_launch(stream_ref stream, cudaError_t (*run)(void const*), void const* argument,

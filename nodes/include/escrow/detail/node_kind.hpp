@@ -142,20 +142,15 @@ auto taking_kind(cudaGraphNodeParams const& params, Owner owner, Values... value
 }
 
 // The values for a kernel: the arguments' own, or, of a function, of its parameters' types.
-template <class Launched>
-struct values_for_node {
-  template <class... Arguments>
-  static auto of(Arguments const&... arguments) {
-    return values_of("kernel_node", arguments...);
-  }
-};
-template <class... Parameters>
-struct values_for_node<void(Parameters...)> {
-  template <class... Arguments>
-  static std::tuple<Parameters...> of(Arguments const&... arguments) {
-    return values_for<Parameters...>("kernel_node", arguments...);
-  }
-};
+template <class... Arguments>
+auto node_values(kernel const* /*launched*/, Arguments const&... arguments) {
+  return values_of("kernel_node", arguments...);
+}
+template <class... Parameters, class... Arguments>
+std::tuple<Parameters...> node_values(void (* /*launched*/)(Parameters...),
+                                      Arguments const&... arguments) {
+  return values_for<Parameters...>("kernel_node", arguments...);
+}
 
 template <class Launched, class... Arguments>
 auto kernel_kind(kernel const& launched, launch_config const& config, source_location where,
@@ -163,14 +158,15 @@ auto kernel_kind(kernel const& launched, launch_config const& config, source_loc
   using owner = launch_owner<bound_to::node, Arguments...>;
   return called_at("kernel_node", where, [&] {
     cudaGraphNodeParams const params = kernel_params(launched, config);
-    auto values = values_for_node<Launched>::of(arguments...);
+    auto values = node_values(static_cast<Launched*>(nullptr), arguments...);
     return taking_kind(params, owner(launched, arguments...), std::move(values));
   });
 }
 template <class Launched, class... Arguments>
 using kernel_kind_of =
     owning_kind<launch_owner<bound_to::node, Arguments...>,
-                decltype(values_for_node<Launched>::of(
+                decltype(node_values(
+                    std::declval<Launched*>(),
                     std::declval<std::remove_reference_t<Arguments> const&>()...))>;
 
 // CUDA's parameters of a node that records, or waits. Throws usage_error for a null event.

@@ -89,7 +89,7 @@ class ESCROW_API graph_builder_ref {
 
  private:
   // Adds a node with these parameters, which are CUDA's afterwards.
-  node add_node(graph_core& core, cudaGraphNodeParams& params, retired_object::loan payload) const;
+  node add_node(graph_core& core, detail::node_draft& draft) const;
 };
 
 // The place at the graph's beginning.
@@ -139,7 +139,7 @@ class ESCROW_API node : public graph_builder_ref {
   void set(Kind kind, source_location where = source_location::current()) const {
     detail::called_at("node::set", where, [&] {
       detail::node_draft made = kind.draft("node::set", require("node::set"));
-      set_params(made.params, std::move(made.payload));
+      set_params(made);
     });
   }
 
@@ -155,9 +155,8 @@ class ESCROW_API node : public graph_builder_ref {
 
   explicit node(graph_builder_ref&& place) noexcept : graph_builder_ref(std::move(place)) {}
 
-  void set_params(cudaGraphNodeParams& params, retired_object::loan payload) const;
-  void set_params_in(graph_exec& exec, cudaGraphNodeParams& params,
-                     retired_object::loan payload) const;
+  void set_params(detail::node_draft& draft) const;
+  void set_params_in(graph_exec& exec, detail::node_draft& draft) const;
   // For set() in an exec: the graph that the exec was created from, if the node is of it; else
   // throws usage_error.
   [[nodiscard]] graph_core& core_in(graph_exec const& exec) const;
@@ -236,7 +235,7 @@ node graph_builder_ref::add(Kind kind, source_location where) const {
   return detail::called_at(call, where, [&] {
     graph_core& core = require(call);
     detail::node_draft made = kind.draft(call, core);
-    return add_node(core, made.params, std::move(made.payload));
+    return add_node(core, made);
   });
 }
 
@@ -244,7 +243,7 @@ template <detail::changeable_kind Kind>
 void set(graph_exec& exec, node const& changed, Kind kind, source_location where) {
   detail::called_at("set", where, [&] {
     detail::node_draft made = kind.draft("set", changed.core_in(exec));
-    changed.set_params_in(exec, made.params, std::move(made.payload));
+    changed.set_params_in(exec, made);
   });
 }
 

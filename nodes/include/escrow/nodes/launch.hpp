@@ -81,7 +81,7 @@ class ESCROW_API library {
   [[nodiscard]] cudaLibrary_t get() const noexcept;
 
  private:
-  class loaded_code;
+  struct loaded_code;
   explicit library(std::shared_ptr<loaded_code const> loaded) noexcept
       : loaded_(std::move(loaded)) {}
 

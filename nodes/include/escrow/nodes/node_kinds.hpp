@@ -30,11 +30,9 @@ struct memset_config {
 namespace detail {
 // CUDA's parameters. They throw usage_error, in the name of the kind, for what cannot be meant.
 [[nodiscard]] ESCROW_API cudaGraphNodeParams memset_params(void* destination,
-                                                           memset_config const& config,
-                                                           source_location where);
+                                                           memset_config const& config);
 [[nodiscard]] ESCROW_API cudaGraphNodeParams memcpy_params(void* to, void const* from,
-                                                           std::size_t bytes,
-                                                           source_location where);
+                                                           std::size_t bytes);
 [[nodiscard]] ESCROW_API cudaGraphNodeParams host_params(cudaHostFn_t function);
 // Throws usage_error, in the name of host_node, if `is_null`.
 ESCROW_API void require_callable(bool is_null, source_location where);
@@ -100,7 +98,7 @@ template <class Destination>
   constexpr char const* call = "memset_node";
   detail::require_writable<Destination>();
   return detail::called_at(call, where, [&] {
-    auto const params = detail::memset_params(detail::memory_of(call, destination), config, where);
+    auto const params = detail::memset_params(detail::memory_of(call, destination), config);
     return detail::taking_kind(params, detail::node_arguments<Destination>(destination));
   });
 }
@@ -114,8 +112,8 @@ template <class To, class From>
   constexpr char const* call = "memcpy_node";
   detail::require_writable<To>();
   return detail::called_at(call, where, [&] {
-    auto const params = detail::memcpy_params(detail::memory_of(call, to),
-                                              detail::memory_of(call, from), bytes, where);
+    auto const params =
+        detail::memcpy_params(detail::memory_of(call, to), detail::memory_of(call, from), bytes);
     return detail::taking_kind(params, detail::node_arguments<To, From>(to, from));
   });
 }

@@ -1,15 +1,13 @@
-// Waits for other launches, and records of a launch's end.
-#include "launch_orders.hpp"
+// Waits for other launches, records of a launch's end, and what is dropped after it.
+#include "holding.hpp"
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
-#include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
@@ -23,13 +21,6 @@ namespace {
                              : "a graph of group \"" + busy.group->options.label + "\"");
   if (is_own) throw usage_error(call, "this" + where, "launch after that call has returned");
   throw group_busy(std::string(call) + ": another" + where + "; launch later");
-}
-
-// No other thread may record on the launcher's stream: it may begin to capture at any time.
-[[noreturn]] void refuse_due(char const* call) {
-  throw usage_error(call,
-                    "it would come after a launch whose end its stream_launcher has not recorded",
-                    "call flush() or launch() of that launcher before");
 }
 
 }  // namespace
@@ -66,9 +57,17 @@ void refuse_unknown(char const* call, launch_end const& end, char const* what) {
 }
 
 holding::holding(reference_sets const& sets)
-    : held(hold_all(sets)), orders(held), end(std::make_shared<launch_end>(current_device())) {}
+    : held(hold_all(sets)), end(std::make_shared<launch_end>(current_device())) {
+  for (auto const& each : held) {
+    if (each.set->is_written()) orders_.push_back(each.set->order());
+  }
+  std::ranges::sort(orders_);
+  orders_.erase(std::unique(orders_.begin(), orders_.end()), orders_.end());
+  for (auto const& each : orders_) each->execs.fetch_add(1, std::memory_order_relaxed);
+}
 
 holding::~holding() {
+  for (auto const& each : orders_) each->execs.fetch_sub(1, std::memory_order_relaxed);
   if (held.empty() || end == nullptr) return;
   if (end->state == end_state::unknown) {
     for (auto const& each : held) each.set->core().report(end->failure, "cudaEventRecord");
@@ -84,21 +83,8 @@ reference_sets holding::sets() const {
   return found;
 }
 
-launch_orders::launch_orders(deferred_releases const& held) {
-  for (auto const& each : held) {
-    if (each.set->is_written()) orders_.push_back(each.set->order());
-  }
-  std::ranges::sort(orders_);
-  orders_.erase(std::unique(orders_.begin(), orders_.end()), orders_.end());
-  for (auto const& each : orders_) each->execs.fetch_add(1, std::memory_order_relaxed);
-}
-
-launch_orders::~launch_orders() {
-  for (auto const& each : orders_) each->execs.fetch_sub(1, std::memory_order_relaxed);
-}
-
-std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
-                                           launch_end const* same_exec, launch_end const* besides) {
+std::uint64_t holding::wait_for_last(char const* call, stream_ref stream,
+                                     launch_end const* same_exec, launch_end const* besides) {
   launch_end const* waited_for = nullptr;
   std::uint64_t own_stream = 0;
   // Returns whether the stream waits.
@@ -112,7 +98,12 @@ std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
     }
     waited_for = last;
     if (last->stream == own_stream) return false;  // ordered by the stream
-    if (last->state == end_state::due) refuse_due(call);
+    if (last->state == end_state::due) {
+      // This thread may not record on the launcher's stream: that may begin to capture at any time.
+      throw usage_error(
+          call, "it would come after a launch whose end its stream_launcher has not recorded",
+          "call flush() or launch() of that launcher before");
+    }
     if (last->state == end_state::unknown) {
       refuse_unknown(call, *last,
                      "it would come after a launch whose end is not known: launch on the stream of "
@@ -129,81 +120,78 @@ std::uint64_t launch_orders::wait_for_last(char const* call, stream_ref stream,
   return own_stream;
 }
 
-void launch_orders::note_launch(stream_ref stream, std::shared_ptr<launch_end> const& own,
-                                std::uint64_t id, recorded_by whom) {
-  make_last(own);
+void holding::note_launch(stream_ref stream, std::uint64_t id, recorded_by whom) {
+  become_last();
+  end->stream = id;
+  auto const learn_stream = [&] {  // if it is not known, others wait
+    unsigned long long asked = 0;
+    if (end->stream != 0 || !succeeded(detail::query_stream_id(stream.get(), asked))) return;
+    end->stream = asked;
+  };
   if (is_shared()) {  // only others use the stream's id, and a group's statistics
     for (auto const& each : orders_) {
       if (each->group != nullptr) ++each->group->launches;
     }
-    unsigned long long asked = 0;
-    // If it is not known, they wait.
-    if (id == 0 && succeeded(detail::query_stream_id(stream.get(), asked))) id = asked;
+    learn_stream();
   }
-  own->stream = id;
-  cudaError_t const status = record_end(*own, stream, whom);
-  if (status != cudaSuccess && own->stream == 0) {
-    unsigned long long asked = 0;  // for those that come to share something with it
-    if (succeeded(detail::query_stream_id(stream.get(), asked))) own->stream = asked;
-  }
+  cudaError_t const status = record_end(*end, stream, whom);
+  if (status != cudaSuccess) learn_stream();  // for those that come to share something with it
   check(status, "cudaEventRecord");
 }
 
-void launch_orders::lose_launch(cudaError_t why, std::shared_ptr<launch_end> const& own,
-                                std::uint64_t id) noexcept {
-  make_last(own);
-  own->state = end_state::unknown;
-  own->failure = why;
-  own->stream = id;
+void holding::lose_launch(cudaError_t why, std::uint64_t id) noexcept {
+  become_last();
+  end->state = end_state::unknown;
+  end->failure = why;
+  end->stream = id;
 }
 
-bool launch_orders::put_off_end(std::uint64_t id, std::shared_ptr<launch_end> const& own) noexcept {
+bool holding::put_off_end(std::uint64_t id) noexcept {
   if (is_shared()) return false;
-  make_last(own);
-  own->stream = id;
-  own->state = end_state::due;
+  become_last();
+  end->stream = id;
+  end->state = end_state::due;
   return true;
 }
 
-bool launch_orders::is_shared() const noexcept {
+bool holding::is_shared() const noexcept {
   return std::ranges::any_of(orders_, [](auto const& each) {
     // Relaxed: see launch_order::execs.
     return each->group != nullptr || each->execs.load(std::memory_order_relaxed) > 1;
   });
 }
 
-void launch_orders::make_last(std::shared_ptr<launch_end> const& own) noexcept {
+void holding::become_last() noexcept {
   for (auto const& each : orders_) {
-    if (each->last != own) each->last = own;
+    if (each->last != end) each->last = end;
   }
 }
 
-void launch_orders::enter() noexcept {
+void holding::enter() noexcept {
   for (auto const& each : orders_) each->entered = std::this_thread::get_id();
 }
 
-void launch_orders::leave() noexcept {
+void holding::leave() noexcept {
   for (auto const& each : orders_) {
     each->entered = {};
     each->left.notify_all();
   }
 }
 
-launch_lock::launch_lock(char const* call, launch_orders const& orders,
-                         std::chrono::nanoseconds wait_max)
-    : orders_(orders) {
+launch_lock::launch_lock(char const* call, holding const& its, std::chrono::nanoseconds wait_max)
+    : orders_(its.orders_) {
   std::thread::id const no_thread;
   auto const find_busy = [&] {
-    return std::ranges::find_if(orders_.orders_,
+    return std::ranges::find_if(orders_,
                                 [&](auto const& each) { return each->entered != no_thread; });
   };
   lock();
   auto busy = find_busy();
-  if (busy == orders_.orders_.end()) [[likely]]
+  if (busy == orders_.end()) [[likely]]
     return;
   constexpr std::chrono::nanoseconds longest = std::chrono::hours(1 << 16);  // the sum must fit
   auto const end = std::chrono::steady_clock::now() + std::min(wait_max, longest);
-  while (busy != orders_.orders_.end()) {
+  while (busy != orders_.end()) {
     launch_order& waited_for = **busy;
     bool const is_own = waited_for.entered == std::this_thread::get_id();
     unlock();  // leave() needs all of them
@@ -217,16 +205,12 @@ launch_lock::launch_lock(char const* call, launch_orders const& orders,
   }
 }
 
-launch_lock::launch_lock(launch_orders const& orders) noexcept : orders_(orders) {
-  lock();
-}
-
 void launch_lock::lock() noexcept {
-  for (auto const& each : orders_.orders_) each->mutex.lock();
+  for (auto const& each : orders_) each->mutex.lock();
 }
 
 void launch_lock::unlock() noexcept {
-  for (auto const& each : orders_.orders_) each->mutex.unlock();
+  for (auto const& each : orders_) each->mutex.unlock();
 }
 
 }  // namespace escrow::inline v0_1

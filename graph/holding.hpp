@@ -1,0 +1,107 @@
+// What is held until the end of a last launch, and the turns of launches that share some of it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "escrow/core/stream.hpp"
+#include "escrow/internal/ready_event.hpp"
+#include "escrow/internal/reference_set.hpp"
+
+namespace escrow::inline v0_1 {
+
+// Throws usage_error if `stream`, which is `what` in the text, is capturing, and as
+// usable_capture_of(). A lost device reports no captures, and what follows will know.
+void refuse_capturing(char const* call, stream_ref stream, char const* what, char const* advice);
+
+// What: the references that an exec or a hoisted part has, the launch orders of those sets that may
+//   be written, and the end of the last launch.
+// Lifetime: its end, or what is assigned to it, drops the references after that launch: see
+//   end_state. Leaks are reported.
+class holding {
+ public:
+  holding() = default;
+  // Of what is to be launched. Throws cuda_error, std::bad_alloc.
+  explicit holding(reference_sets const& sets);
+  holding(holding&& other) noexcept = default;
+  holding& operator=(holding other) noexcept {
+    held.swap(other.held);
+    end.swap(other.end);
+    orders_.swap(other.orders_);
+    return *this;
+  }
+  ~holding();
+
+  [[nodiscard]] reference_sets sets() const;  // that are held; throws std::bad_alloc
+
+  deferred_releases held;
+  std::shared_ptr<launch_end> end;  // null: what is held is dropped at once
+
+  // The rest is for the holder of a launch_lock. `call` is the public function, for errors.
+
+  // Makes `stream` wait for the last launches, but for the one whose end is `same_exec`, and for
+  // that whose end is `besides`, if it is not null: see end_state. Throws cuda_error, and
+  // usage_error for a capturing stream if it would have to wait, and if an end is due. Returns the
+  // stream's id, if that was needed; else 0.
+  std::uint64_t wait_for_last(char const* call, stream_ref stream, launch_end const* same_exec,
+                              launch_end const* besides = nullptr);
+  // Something was launched on `stream`: records its end for the others: record_end(). Throws
+  // cuda_error. `id`: the stream's, or 0.
+  void note_launch(stream_ref stream, std::uint64_t id, recorded_by whom = recorded_by::any);
+  // The same, if it is known already that its end will not be.
+  void lose_launch(cudaError_t why, std::uint64_t id) noexcept;
+
+  // The same without a record: the stream with that id, not 0, orders later launches on it, and
+  // others refuse to launch until the end is recorded. Returns false, and has done nothing, if
+  // there are other execs, or one of the orders is a sharing group's.
+  [[nodiscard]] bool put_off_end(std::uint64_t id) noexcept;
+
+  // Between the two, no launch_lock of these orders succeeds.
+  void enter() noexcept;
+  void leave() noexcept;
+
+  // Whether nothing is written: then nothing orders the launches.
+  [[nodiscard]] bool is_only_read() const noexcept { return orders_.empty(); }
+
+ private:
+  friend class launch_lock;
+
+  [[nodiscard]] bool is_shared() const noexcept;  // with other execs, or in a sharing group
+  void become_last() noexcept;
+
+  std::vector<std::shared_ptr<launch_order>> orders_;  // each once, in address order
+};
+
+// Serializes launches of execs that may write the same resources: locks their orders.
+class launch_lock {
+ public:
+  // Throws group_busy if another thread entered one of them and does not leave within `wait_max`;
+  // usage_error if this thread did.
+  launch_lock(char const* call, holding const& its,
+              std::chrono::nanoseconds wait_max = std::chrono::seconds(10));
+  // Also while one is entered.
+  explicit launch_lock(holding const& its) noexcept : orders_(its.orders_) { lock(); }
+  launch_lock(launch_lock&&) = delete;
+  ~launch_lock() { unlock(); }
+
+ private:
+  void lock() noexcept;
+  void unlock() noexcept;
+
+  std::vector<std::shared_ptr<launch_order>> const& orders_;
+};
+
+// Records the end of the work on the stream, where `whom` may have launched it, or waits for it if
+// that fails: see end_state. Returns why it is not known if both fail, or the error of a lost
+// device, where nothing runs any more.
+cudaError_t record_end(launch_end& end, stream_ref stream,
+                       recorded_by whom = recorded_by::any) noexcept;
+
+// Throws cuda_error, naming `call`, for what the unknown `end` forbids.
+[[noreturn]] void refuse_unknown(char const* call, launch_end const& end, char const* what);
+
+}  // namespace escrow::inline v0_1
