@@ -243,7 +243,7 @@ void node::set_params(detail::node_draft& draft) const {
 void node::set_params_in(graph_exec& exec, detail::node_draft& draft) const {
   auto const call = [&] { exec.set_node(get(), draft.params, std::move(draft.payload)); };
   with_note(call, [&](cudaError_t status) {
-    std::string const known = change_note(status, get(), draft.params);
+    std::string known = change_note(status, get(), draft.params);
     bool const is_refused = status == cudaErrorInvalidValue || status == cudaErrorNotSupported;
     if (!known.empty() || !is_refused) return known;
     return std::string(
