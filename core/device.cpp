@@ -39,6 +39,8 @@ struct context_functions {
                                                                          7000);
   CUresult(CUDAAPI* release)(CUdevice) =
       find_in_driver<decltype(release)>("cuDevicePrimaryCtxRelease", 11000);
+  CUresult(CUDAAPI* id)(CUcontext, unsigned long long*) = find_in_driver<decltype(id)>("cuCtxGetId",
+                                                                                       12000);
   CUresult(CUDAAPI* push)(CUcontext) = find_in_driver<decltype(push)>("cuCtxPushCurrent", 4000);
   CUresult(CUDAAPI* pop)(CUcontext*) = find_in_driver<decltype(pop)>("cuCtxPopCurrent", 4000);
 };
@@ -49,6 +51,16 @@ context_functions const& driver() {
 }
 
 }  // namespace
+
+unsigned long long context_id_of(int device) {
+  CUcontext context = nullptr;
+  unsigned long long id = 0;
+  check_driver(driver().retain(&context, device), "cuDevicePrimaryCtxRetain");
+  CUresult const status = driver().id(context, &id);
+  static_cast<void>(driver().release(device));
+  check_driver(status, "cuCtxGetId");
+  return id;
+}
 
 void push_context(CUctx_st* context) {
   check_driver(driver().push(context), "cuCtxPushCurrent");

@@ -38,6 +38,8 @@ bool register_end_of_passes() {
   return std::atexit(&end_passes_at_exit) == 0;
 }
 
+constinit std::atomic<deleter_core::rest_function> at_rest{nullptr};
+
 constinit std::mutex unused_mutex;  // guards the list
 constinit wakeup* unused_wakeups = nullptr;
 
@@ -54,6 +56,19 @@ wakeup_store::loan wakeup_store::take() {
 void wakeup_store::give_back::operator()(wakeup* returned) const noexcept {
   std::lock_guard const lock(unused_mutex);
   returned->next_unused = std::exchange(unused_wakeups, returned);
+}
+
+void deleter_core::set_at_rest(rest_function call) noexcept {
+  at_rest.store(call, std::memory_order_release);  // with what it uses
+}
+
+// False: nothing is left to do before the worker sleeps.
+bool deleter_core::is_needed_at_rest() noexcept {
+  auto const call = at_rest.load(std::memory_order_acquire);
+  if (call == nullptr || !passes.try_enter()) return false;
+  bool const is_needed = call();
+  passes.leave();
+  return is_needed;
 }
 
 void deleter_core::watch_for_exit() {
@@ -157,7 +172,7 @@ void deleter_core::rest(bool did_something, bool was_left_alone) noexcept {
   // state before the last trim() counts: idle objects have uses too, and never notify.
   auto const may_end = [&] { return was_left_alone && uses_.load(std::memory_order_acquire) == 0; };
   bool const may_sleep = !has_pending() && now - last_work_ >= options_.linger && !may_end();
-  if (may_sleep) {
+  if (may_sleep && !is_needed_at_rest()) {
     // Another thread's pass may have taken what arrived: it notifies at its end.
     auto const nothing_to_do = [&] {
       return nothing_arrived() && !has_pending() &&

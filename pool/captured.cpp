@@ -23,7 +23,7 @@ slot* slot_pool::state::take_captured(claim_request const& asked, size_class& of
   }
   slot* found = take_existing(of, capture, frontier, asked.where, seen.pass);
   if (found != nullptr) return found;
-  found = make_slot(of, seen);  // on failure there may be one to wait for
+  found = grow(of, seen, nullptr);  // on failure there may be one to wait for
   if (found == nullptr && (found = reuse.take_with_edge(of, capture, asked.stream)) != nullptr) {
     edges_added.fetch_add(1, std::memory_order_relaxed);
     return found;

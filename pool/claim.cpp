@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "device_store.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
@@ -64,12 +65,7 @@ claimed_slot slot_pool::state::claim(claim_request const& asked, size_class& of)
   if (options.streams_outlive_pool && on.thread == 0) {
     return claim_uncovered(claimers.lasting, on, asked, of);
   }
-  slot* own = of.free.take_newest(on.id);
-  if (own != nullptr && own->is_uncovered_) [[unlikely]] {  // a claimer's
-    cover(of.free.take_uncovered(on.id, own), on, true);
-    own = of.free.take_newest(on.id);
-  }
-  if (own != nullptr) [[likely]]
+  if (slot* const own = take_own(of, on)) [[likely]]
     return leased_in_order(*own, asked, on);
   return claim_slowly(asked, of, on);
 }
@@ -127,7 +123,8 @@ slot* slot_pool::state::take(claim_request const& asked, size_class& of, stream_
 slot* slot_pool::state::take_eager(size_class& of, stream_ref stream, stream_use const& on,
                                    search_result& seen) {
   slot* found = take_idle(of, seen.pass, true);
-  if (found == nullptr) found = make_slot(of, seen);  // on failure there may be one to wait for
+  if (found == nullptr) found = grow(of, seen, &on);  // on failure there may be one to wait for
+  if (found != nullptr && found->key_ == on.id) wait_for(*found, stream, true);
   if (found == nullptr && of.free.lists() > 1) found = take_idle(of, seen.pass);
   if (found == nullptr) found = of.free.take_oldest();
   // A release on another thread may have come after this claim looked there, and claimers of the
@@ -141,7 +138,7 @@ slot* slot_pool::state::take_eager(size_class& of, stream_ref stream, stream_use
 slot* slot_pool::state::take_unused(size_class& of, stream_use const* on, search_result& seen) {
   bool const may_grow = of.slots.existing() < slots_max;
   slot* found = take_idle(of, seen.pass, may_grow);
-  if (found == nullptr) found = make_slot(of, seen);  // on failure there may be one to wait for
+  if (found == nullptr) found = grow(of, seen, nullptr);  // the same
   if (found == nullptr && may_grow) found = take_idle(of, seen.pass);
   if (found == nullptr && on != nullptr && cover_all(of, *on)) {
     search_pass again = next_pass();
@@ -220,6 +217,7 @@ slot* slot_pool::state::make_slot(size_class& of, search_result& seen) noexcept 
   try {
     device_scope const device(options.device);
     relaxed_capture_scope const relaxed;
+    memory_scope::set const known({.is_caller_patient = true});
     slot* const made = new slot(owner, of, make);
     made->number_ = grown.fetch_add(1, std::memory_order_relaxed);
     raise(of.slots_peak, count);

@@ -1,30 +1,43 @@
 // Allocation and release of blocks.
 #include "escrow/pool/device_memory.hpp"
+#include "device_store.hpp"
 
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
+#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/last_error.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
+#include "search.hpp"
 
 namespace escrow::inline v0_1 {
 
-namespace {
-
-cudaError_t allocate_from(cudaMemPool_t pool, void** address, std::size_t bytes) noexcept {
-  cudaStream_t own = nullptr;
-  cudaError_t status = cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking);
-  if (status != cudaSuccess) return status;
-  status = cudaMallocFromPoolAsync(address, bytes, pool, own);
-  if (status == cudaSuccess) {
-    status = cudaStreamSynchronize(own);
-    if (status != cudaSuccess) retry_cleanup([address] { return cudaFree(*address); });
-  }
-  retry_cleanup([own] { return cudaStreamDestroy(own); });
-  return status;
+cudaError_t device_malloc(void** address, std::size_t bytes) noexcept {
+  return address != nullptr ? device_store::global().allocate(address, bytes)
+                            : cudaErrorInvalidValue;
 }
 
-}  // namespace
+cudaError_t device_free(void* address) noexcept {
+  return device_store::global().free(address);
+}
+
+void device_deleter::operator()(void* memory) const noexcept {
+  device_store::global().end(memory);
+}
+
+std::size_t trim_device_memory(int device, source_location where) {
+  constexpr char const* call = "trim_device_memory";
+  return detail::called_at(call, where, [&] { return device_store::global().trim(device); });
+}
 
 memory_source memory_source::device() {
+  return {device_malloc, device_free, "cudaMallocFromPoolAsync", false, true};
+}
+
+memory_source memory_source::cuda_malloc() {
   return {cudaMalloc, cudaFree, "cudaMalloc"};
 }
 
@@ -33,9 +46,36 @@ memory_source memory_source::pinned_host() {
 }
 
 memory_source memory_source::from(cudaMemPool_t pool) {
-  return {[pool](void** address, std::size_t bytes) { return allocate_from(pool, address, bytes); },
-          cudaFree, "cudaMallocFromPoolAsync"};
+  return {[pool](void** address, std::size_t bytes) {
+            return device_store::global().allocate(address, bytes, pool);
+          },
+          device_free, "cudaMallocFromPoolAsync", false, true};
 }
+
+namespace {
+
+// Allocates; out of memory, waits for what deleter::global() is reclaiming, and tries again.
+cudaError_t allocate_patiently(memory_source const& source, void** address, std::size_t bytes) {
+  constexpr auto wait_max = std::chrono::milliseconds(100);  // as pool_options::reclaim_wait_max
+  std::optional<host_wait> wait;
+  while (true) {
+    deleter_core const* const others = deleter_core::global_or_null();
+    std::uint64_t const before = others != nullptr ? others->reclaimed() : 0;
+    // Out of memory is no surprise.
+    cudaError_t const status = call_aside([&] { return source.allocate(address, bytes); });
+    if (status != cudaErrorMemoryAllocation || others == nullptr) return status;
+    if (memory_scope::now().is_caller_patient) return status;
+    if (!wait) wait.emplace();
+    while (others->reclaimed() == before) {
+      // In this order: what was reclaimed meanwhile is counted by then.
+      bool const is_any_left = others->may_reclaim();
+      if (others->reclaimed() == before && (!is_any_left || !wait->go_on(wait_max))) return status;
+    }
+    if (!wait->go_on(wait_max)) return status;
+  }
+}
+
+}  // namespace
 
 device_block::device_block(std::size_t bytes, memory_source const& source, source_location where)
     : bytes_(bytes), free_(source.free) {
@@ -44,8 +84,8 @@ device_block::device_block(std::size_t bytes, memory_source const& source, sourc
                                   "give it both, or use memory_source::device()"),
                       where);
   }
-  // Out of memory is no surprise: a pool that grows then looks for other memory.
-  cudaError_t const status = call_aside([&] { return source.allocate(&data_, bytes); });
+  relaxed_capture_scope const relaxed(where);
+  cudaError_t const status = allocate_patiently(source, &data_, bytes);
   if (status != cudaSuccess) throw cuda_error(status, source.name, where);
   if (data_ == nullptr && bytes != 0) {
     throw cuda_error(cudaErrorMemoryAllocation, source.name, where,
@@ -54,7 +94,9 @@ device_block::device_block(std::size_t bytes, memory_source const& source, sourc
 }
 
 device_block::~device_block() {
-  if (data_ != nullptr) retry_cleanup([this] { return free_(data_); });
+  if (data_ == nullptr) return;
+  if (retry_cleanup_relaxed([this] { return free_(data_); }) == cudaSuccess) return;
+  device_store::global().free_later(data_);
 }
 
 }  // namespace escrow::inline v0_1

@@ -44,6 +44,8 @@ class free_lists {
   // The slot with the oldest release, of those released by the stamp `last`; null if there is none.
   static constexpr std::uint64_t any = std::numeric_limits<std::uint64_t>::max();
   slot* take_oldest(std::uint64_t last = any) noexcept;
+  // Of the covered slots, by its stamp; `any` if there is none.
+  [[nodiscard]] std::uint64_t oldest_release() noexcept;
 
   // Adds a covered slot as its list's newest of these, or as its oldest. False if closed: the
   // caller keeps it.
@@ -317,6 +319,18 @@ inline slot* free_lists::take_oldest(std::uint64_t last) noexcept {
     slot** const oldest = find_oldest(*found_in, released_at, any);
     if (oldest != nullptr) return take(*found_in, *oldest);
   }
+}
+
+inline std::uint64_t free_lists::oldest_release() noexcept {
+  std::uint64_t released_at = any;
+  for (shard& each : shards_) {
+    if (each.is_empty()) continue;
+    std::lock_guard const lock(each.mutex);
+    if (slot** const oldest = find_oldest(each, released_at, any)) {
+      released_at = (*oldest)->released_at_;
+    }
+  }
+  return released_at;
 }
 
 inline free_lists::counts free_lists::count() noexcept {

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "device_store.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
@@ -52,14 +53,16 @@ slot_pool::state::state(slot_pool& pool, pool_options given, make_function made,
       is_only_device(devices == 1),
       is_host_ordered(options.host_ordered ||
                       (policy != nullptr && policy->source.is_host_written)),
-      end_on_worker(*this, used, options.device),
-      sweep_on_worker(*this, used, options.device),
+      end_on_worker(*this, used, &end),
+      sweep_on_worker(*this, used, &sweep),
       reuse(options.group.has_value()),
       smallest(policy != nullptr ? scratch_pool::bytes_min : 0,
                policy != nullptr ? label_of(scratch_pool::bytes_min) : options.label),
       bytes_max((policy != nullptr ? *policy : scratch_policy{}).bytes_max),
       unused_max((policy != nullptr ? *policy : scratch_policy{}).idle_max),
-      checked_at(std::chrono::steady_clock::now().time_since_epoch()) {}
+      checked_at(std::chrono::steady_clock::now().time_since_epoch()),
+      keep_factor(policy != nullptr && policy->source.is_cheap_to_free ? policy->keep_factor : 0),
+      peak((policy != nullptr ? *policy : scratch_policy{}).keep_window) {}
 
 slot_pool::state::~state() {
   size_class* next = smallest.next.load(std::memory_order_relaxed);  // no other user
@@ -200,10 +203,19 @@ void slot_pool::destroy_slot(reclaimable& thing) noexcept {
       return idle.reclaim_again_after(other);
     }
   }
-  delete &idle;
+  {
+    memory_scope::set const known({.is_unused = true});
+    delete &idle;
+  }
   in.give_back(of);
   of.slots.end();  // only now: it counts for the limits until its memory is back
   in.drop_reference();
+}
+
+void slot_pool::state::end(reclaimable& node) noexcept {
+  deleter_core& used = node.core();
+  delete &static_cast<worker_node&>(node).of.owner;
+  used.drop_use();
 }
 
 void slot_pool::state::drop_reference() noexcept {

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "device_store.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
@@ -135,7 +136,7 @@ std::size_t slot_pool::bytes() const noexcept {
   return state_->reserved.load(std::memory_order_relaxed);
 }
 
-std::size_t slot_pool::trim(std::size_t keep_bytes) {
+std::size_t slot_pool::trim(std::size_t keep_bytes, bool is_to_device) {
   state& in = *state_;
   std::size_t freed = 0;
   in.for_each_size([&](size_class& each) {
@@ -144,6 +145,7 @@ std::size_t slot_pool::trim(std::size_t keep_bytes) {
     std::size_t const count_max = (now - keep_bytes + each.bytes - 1) / each.bytes;
     freed += in.destroy_done(each, count_max) * each.bytes;
   });
+  if (is_to_device) static_cast<void>(device_store::global().trim(in.options.device));
   return freed;
 }
 
@@ -164,10 +166,11 @@ void slot_pool::state::retire_unused_now() noexcept {
   sweep_on_worker.push();
 }
 
-void slot_pool::state::sweep() noexcept {
-  is_sweep_due.store(false, std::memory_order_release);  // first: the next one may be pushed
-  std::uint64_t const last = swept_to.load(std::memory_order_relaxed);
-  for_each_size([&](size_class& each) {
+void slot_pool::state::sweep(reclaimable& node) noexcept {
+  state& in = static_cast<worker_node&>(node).of;
+  in.is_sweep_due.store(false, std::memory_order_release);  // first: the next one may be pushed
+  std::uint64_t const last = in.swept_to.load(std::memory_order_relaxed);
+  in.for_each_size([&](size_class& each) {
     while (true) {
       slot* unused = nullptr;
       {
@@ -175,20 +178,20 @@ void slot_pool::state::sweep() noexcept {
         unused = each.free.take_oldest(last);
         if (unused == nullptr) return;
         if (!unused->is_done_ && !is_done(*unused)) {
-          destroy(*unused);  // after its work
+          in.destroy(*unused);  // after its work
           continue;
         }
         each.slots.begin_end();
       }
       try {
-        device_scope const device(options.device);
+        device_scope const device(in.options.device);
         destroy_slot(*unused);
       } catch (std::exception const&) {
         unused->push();
       }
     }
   });
-  drop_reference();
+  in.drop_reference();
 }
 
 }  // namespace escrow::inline v0_1

@@ -100,6 +100,7 @@ struct slot final : reclaimable {
   // Of its lease. An eager one, given to a graph: the number, by the use_clock, of the record of
   // the claiming stream then, in ready_; 0: none.
   std::uint64_t recorded_at_ = 0;
+  std::size_t surplus_ = 0;  // the bytes by which its size exceeds that of the claim, if noted
   // Captures whose graphs hold it although it was claimed before them.
   std::vector<std::uint64_t> kept_in_;
 

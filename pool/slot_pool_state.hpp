@@ -24,6 +24,7 @@
 #include "search.hpp"
 #include "size_class.hpp"
 #include "stream_use.hpp"
+#include "use_peak.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -83,6 +84,14 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] slot* take(claim_request const& asked, size_class& of, stream_use const& on,
                            capture_info const& capture, capture_frontier const& frontier,
                            search_result& seen);
+  // The newest slot of the stream's own, which an event covers.
+  [[nodiscard]] slot* take_own(size_class& of, stream_use const& on) {
+    slot* own = of.free.take_newest(on.id);
+    if (own == nullptr || !own->is_uncovered_) [[likely]]
+      return own;
+    cover(of.free.take_uncovered(on.id, own), on, true);  // a claimer's
+    return of.free.take_newest(on.id);
+  }
   [[nodiscard]] slot* take_eager(size_class& of, stream_ref stream, stream_use const& on,
                                  search_result& seen);
   // One that no GPU work uses: idle or new. `on`: the claim's stream, null if it captures.
@@ -113,6 +122,14 @@ struct ESCROW_LOCAL slot_pool::state {
   // `remedy`: what to do instead, for the error.
   void require_device(char const* call, stream_ref stream, capture_info const& capture,
                       char const* remedy = "use a pool of the stream's device");
+
+  // kept_memory.cpp
+  // As make_slot(); before, what is idle in other sizes is freed if the pool would keep more than
+  // scratch_policy::keep_factor allows. `own`: not null, a larger block of that stream will do.
+  [[nodiscard]] slot* grow(size_class& of, search_result& seen, stream_use const* own);
+  [[nodiscard]] slot* take_larger(size_class const& of, stream_use const& own);
+  void free_idle(size_class const& of, std::size_t kept_max);
+  [[nodiscard]] std::size_t bytes_alive(bool is_in_use) noexcept;
 
   // captured.cpp
   [[nodiscard]] slot* take_captured(claim_request const& asked, size_class& of,
@@ -233,6 +250,8 @@ struct ESCROW_LOCAL slot_pool::state {
   void untrack(slot& ended) noexcept {
     if (options.track_leases) [[unlikely]]
       remove_lease(ended);
+    if (ended.surplus_ != 0) [[unlikely]]
+      surplus.fetch_sub(std::exchange(ended.surplus_, 0), std::memory_order_relaxed);
   }
   void add_lease(slot& leased) noexcept;
   void remove_lease(slot& ended) noexcept;
@@ -285,7 +304,6 @@ struct ESCROW_LOCAL slot_pool::state {
       retire_unused_now();
   }
   void retire_unused_now() noexcept;
-  void sweep() noexcept;  // on the worker
 
   // lifecycle.cpp
   void bind_group();  // to the pool's device; throws usage_error if it is another's
@@ -300,27 +318,14 @@ struct ESCROW_LOCAL slot_pool::state {
     return now;
   }
 
-  // Pushed by the last reference: frees the pool and the user's functions on the worker.
-  struct end_node final : reclaimable {
-    end_node(state& of, deleter_core& used, int device)
-        : reclaimable(used, release_lane::destroy, device, &end), ended(of) {}
-    static void end(reclaimable& thing) noexcept {
-      deleter_core& used = thing.core();
-      delete &static_cast<end_node&>(thing).ended.owner;
-      used.drop_use();
-    }
-    state& ended;
+  // What the pool has to do on the worker, when it is in no queue: `call`.
+  struct worker_node final : reclaimable {
+    worker_node(state& its, deleter_core& used, reclaim_function call)
+        : reclaimable(used, release_lane::destroy, its.options.device, call), of(its) {}
+    state& of;
   };
-
-  // Pushed by retire_unused(), when it is in no queue.
-  struct sweep_node final : reclaimable {
-    sweep_node(state& of, deleter_core& used, int device)
-        : reclaimable(used, release_lane::destroy, device, &sweep), swept(of) {}
-    static void sweep(reclaimable& thing) noexcept {
-      static_cast<sweep_node&>(thing).swept.sweep();
-    }
-    state& swept;
-  };
+  static void end(reclaimable& node) noexcept;  // after the last reference: frees the pool
+  static void sweep(reclaimable& node) noexcept;
 
   slot_pool& owner;
   pool_options options;
@@ -329,8 +334,8 @@ struct ESCROW_LOCAL slot_pool::state {
   deleter_core& core;
   bool const is_only_device;   // no stream can be of another device
   bool const is_host_ordered;  // all claims are for the host: it writes the resources
-  end_node end_on_worker;
-  sweep_node sweep_on_worker;
+  worker_node end_on_worker;
+  worker_node sweep_on_worker;
   // Taken by who pushes the node, released by the worker before it sweeps.
   std::atomic<bool> is_sweep_due{false};
   std::atomic<std::uint64_t> swept_to{0};  // the last release of what is unused. Relaxed: a number
@@ -369,6 +374,9 @@ struct ESCROW_LOCAL slot_pool::state {
   std::atomic<std::uint64_t> returned{0};
   std::atomic<std::uint64_t> given_back{0};  // the same, and what was reserved in vain
   search_turns turns;
+  double const keep_factor;  // see scratch_policy; 0 if all is kept
+  use_peak peak;
+  std::atomic<std::size_t> surplus{0};  // of all leases, see slot; relaxed: a measure
 
   // Stamps releases, to find the oldest. Relaxed, and incremented in two steps: simultaneous
   // releases may get the same stamp or either order. Written by each release with an event, so in a

@@ -66,6 +66,12 @@ void forget_device(state& s, int device) {
   auto& d = s.devices[static_cast<std::size_t>(device)];
   d.fault = cudaSuccess;  // there is nothing left to drop; the process keeps its fault
   d.has_context = false;
+  ++d.resets;
+  std::erase_if(s.memory_pools, [&](auto const& each) {
+    if (each.second->device != device) return false;
+    trim(*each.second, 0);
+    return true;
+  });
 }
 
 }  // namespace

@@ -93,7 +93,9 @@ CUresult CUDAAPI cuda_driver_stream_context(CUstream handle, CUcontext* context)
 CUresult CUDAAPI cuda_driver_context_id(CUcontext context, unsigned long long* id) {
   return driver_call("cuCtxGetId", [&](api_call& c) {
     if (context == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *id = static_cast<unsigned long long>(device_of(c.s, context)) + 1;
+    auto const device = static_cast<std::size_t>(device_of(c.s, context));
+    // Never reused: another one after each reset.
+    *id = (c.s.epoch << 32) + (std::uint64_t{c.s.devices.at(device).resets} << 16) + device + 1;
     return CUDA_SUCCESS;
   });
 }

@@ -20,6 +20,10 @@ cudaError_t allocate(char const* name, void** out, std::size_t bytes, bool host)
   });
 }
 
+CUmemPoolHandle_st& default_pool_of(state& s, int device) {
+  return s.devices[static_cast<std::size_t>(device)].pool;
+}
+
 // Meanwhile launches are blocked: see wait_for_frees().
 void wait_for_device(api_call& c, int device) {
   ++c.s.waiting_frees;
@@ -44,7 +48,8 @@ cudaError_t free_now(char const* name, void* address, bool host) {
       return cudaErrorInvalidValue;
     }
     found->second.freeing = true;
-    wait_for_device(c, found->second.device);
+    // Of a pool, CUDA leaves the waiting to the caller.
+    if (found->second.pool == nullptr) wait_for_device(c, found->second.device);
     free_memory(address);
     return cudaSuccess;
   });
@@ -113,7 +118,8 @@ cudaError_t CUDARTAPI cudaMallocAsync(void** address, std::size_t bytes, cudaStr
       return capture_alloc(c, *stream, bytes, address);
     }
     if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
-    *address = bytes == 0 ? nullptr : allocate_memory(bytes, stream->device, false, stream.get());
+    *address = bytes == 0 ? nullptr
+                          : allocate_memory(bytes, default_pool_of(c.s, stream->device), *stream);
     return bytes != 0 && *address == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
   });
 }
@@ -127,7 +133,7 @@ cudaError_t CUDARTAPI cudaMallocFromPoolAsync(void** address, std::size_t bytes,
       return error;
     if (stream->capturing != nullptr) return capture_alloc(c, *stream, bytes, address);
     if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
-    *address = bytes == 0 ? nullptr : allocate_memory(bytes, pool->device, false, stream.get());
+    *address = bytes == 0 ? nullptr : allocate_memory(bytes, *pool, *stream);
     return bytes != 0 && *address == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
   });
 }
@@ -168,37 +174,6 @@ cudaError_t CUDARTAPI cudaPointerGetAttributes(cudaPointerAttributes* out, void 
     out->device = place.device;
     out->devicePointer = place.type == cudaMemoryTypeUnregistered ? nullptr : pointer;
     out->hostPointer = place.type == cudaMemoryTypeDevice ? nullptr : pointer;
-    return cudaSuccess;
-  });
-}
-
-cudaError_t CUDARTAPI cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
-  return call(__func__, ordinary, [&](api_call& c) {
-    if (pool == nullptr) return cudaErrorInvalidValue;
-    if (device < 0 || device >= c.s.how.devices) return cudaErrorInvalidDevice;
-    *pool = &c.s.devices[static_cast<std::size_t>(device)].pool;
-    return cudaSuccess;
-  });
-}
-
-cudaError_t CUDARTAPI cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr which,
-                                              void* value) {
-  return call(__func__, ordinary, [&](api_call& c) {
-    if (pool == nullptr || value == nullptr) return cudaErrorInvalidValue;
-    if (auto const error = forbid_unsafe(c); error != cudaSuccess) return error;
-    if (which != cudaMemPoolAttrReleaseThreshold) return cudaErrorInvalidValue;
-    pool->release_threshold = *static_cast<std::uint64_t*>(value);
-    return cudaSuccess;
-  });
-}
-
-cudaError_t CUDARTAPI cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr which,
-                                              void* value) {
-  return call(__func__, ordinary, [&](api_call& c) {
-    if (pool == nullptr || value == nullptr) return cudaErrorInvalidValue;
-    if (auto const error = forbid_unsafe(c); error != cudaSuccess) return error;
-    if (which != cudaMemPoolAttrReleaseThreshold) return cudaErrorInvalidValue;
-    *static_cast<std::uint64_t*>(value) = pool->release_threshold;
     return cudaSuccess;
   });
 }

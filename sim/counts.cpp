@@ -18,6 +18,7 @@ counts alive() {
   now.host_allocations = s.allocated.of_host;
   now.device_allocations = s.allocated.of_device;
   now.device_bytes = s.allocated.device_bytes;
+  now.memory_pools = s.memory_pools.size();
   for (auto const& [address, block] : s.graph_blocks) {
     ++now.device_allocations;
     now.device_bytes += block->params.bytesize;

@@ -3,6 +3,7 @@
 
 #include "graph_memory.hpp"
 
+#include <algorithm>
 #include <iterator>
 #include <new>
 
@@ -18,13 +19,26 @@ std::size_t bytes_freed_on(stream_state const& stream, int device) {
   return bytes;
 }
 
-bool is_room_for(std::size_t bytes, int device, stream_state const* stream) {
+bool is_room_for(std::size_t bytes, int device, std::size_t more = 0) {
   auto& s = the();
-  auto const total = s.how.device_memory;
-  auto used = s.devices[static_cast<std::size_t>(device)].bytes_in_use;
-  auto const fits = [&] { return used <= total && bytes <= total - used; };
-  if (!fits() && stream != nullptr) used -= bytes_freed_on(*stream, device);
-  return fits();
+  auto const total = s.how.device_memory + more;
+  auto const used = s.devices[static_cast<std::size_t>(device)].bytes_in_use;
+  return used <= total && bytes <= total - used;
+}
+
+// As CUDA does when memory has run out.
+void trim_all(int device) {
+  for (auto const& [handle, pool] : the().memory_pools) {
+    if (pool->device == device) trim(*pool, 0);
+  }
+}
+
+void* make(std::size_t bytes, allocation const& what) {
+  void* const address = ::operator new(bytes, as_cuda_aligns, std::nothrow);
+  if (address == nullptr) return nullptr;
+  the().allocations.emplace(address, what);
+  the().allocated.add(what);
+  return address;
 }
 
 }  // namespace
@@ -40,19 +54,48 @@ memory_place place_of(void const* address) {
   return {what.host ? cudaMemoryTypeHost : cudaMemoryTypeDevice, what.device};
 }
 
-void uncount(state& s, allocation const& what) {
-  s.allocated.subtract(what);
-  if (!what.host) s.devices[static_cast<std::size_t>(what.device)].bytes_in_use -= what.bytes;
+void trim(CUmemPoolHandle_st& pool, std::size_t keep) {
+  auto const kept = std::min(pool.reserved, std::max(keep, pool.used));
+  the().devices[static_cast<std::size_t>(pool.device)].bytes_in_use -= pool.reserved - kept;
+  pool.reserved = kept;
 }
 
-void* allocate_memory(std::size_t bytes, int device, bool host, stream_state const* stream) {
-  if (!host && !is_room_for(bytes, device, stream)) return nullptr;
-  void* const address = ::operator new(bytes, as_cuda_aligns, std::nothrow);
+void uncount(state& s, allocation const& what) {
+  s.allocated.subtract(what);
+  if (what.host) return;
+  if (what.pool == nullptr) {
+    s.devices[static_cast<std::size_t>(what.device)].bytes_in_use -= what.bytes;
+  } else {
+    what.pool->used -= what.bytes;
+    trim(*what.pool, what.pool->release_threshold);  // CUDA does so when a stream is synchronized
+  }
+}
+
+void* allocate_memory(std::size_t bytes, int device, bool host) {
+  if (!host && !is_room_for(bytes, device)) {
+    trim_all(device);
+    if (!is_room_for(bytes, device)) return nullptr;
+  }
+  void* const address = make(bytes, {.bytes = bytes, .device = device, .host = host});
+  if (address != nullptr && !host) {
+    the().devices[static_cast<std::size_t>(device)].bytes_in_use += bytes;
+  }
+  return address;
+}
+
+void* allocate_memory(std::size_t bytes, CUmemPoolHandle_st& pool, stream_state const& stream) {
+  auto& in_use = the().devices[static_cast<std::size_t>(pool.device)].bytes_in_use;
+  auto const missing = [&] {
+    auto const kept = pool.reserved - pool.used;
+    return bytes - std::min(bytes, kept);
+  };
+  if (!is_room_for(missing(), pool.device)) trim_all(pool.device);
+  if (!is_room_for(missing(), pool.device, bytes_freed_on(stream, pool.device))) return nullptr;
+  void* const address = make(bytes, {.bytes = bytes, .device = pool.device, .pool = &pool});
   if (address == nullptr) return nullptr;
-  auto& s = the();
-  auto const place = s.allocations.emplace(address, allocation{bytes, device, host}).first;
-  s.allocated.add(place->second);
-  if (!host) s.devices[static_cast<std::size_t>(device)].bytes_in_use += bytes;
+  in_use += missing();
+  pool.reserved += missing();
+  pool.used += bytes;
   return address;
 }
 

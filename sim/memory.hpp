@@ -8,9 +8,13 @@ namespace escrow::sim::model {
 // What an address is in; also for addresses inside an allocation. Lock held.
 memory_place place_of(void const* address);
 
-// Null if there is none left. What is freed on `stream` and not gone yet counts as left. Lock held.
-void* allocate_memory(std::size_t bytes, int device, bool host,
-                      stream_state const* stream = nullptr);
+// Null if there is none left, also after all pools have given back what they keep. Lock held.
+void* allocate_memory(std::size_t bytes, int device, bool host);
+// The same of a pool: of what it keeps first. What is freed on `stream` and not gone yet counts as
+// left.
+void* allocate_memory(std::size_t bytes, CUmemPoolHandle_st& pool, stream_state const& stream);
+// The pool keeps at most so much beside what is used. Lock held.
+void trim(CUmemPoolHandle_st& pool, std::size_t keep);
 // An allocation ends. Lock held.
 void uncount(state& s, allocation const& what);
 // Frees at once. False if there is no such allocation. Lock held.

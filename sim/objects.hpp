@@ -229,7 +229,10 @@ struct CUlib_st {
   std::vector<std::shared_ptr<CUkern_st>> kernels;
 };
 
+// Memory that a device lacks: what is allocated from it, and what it keeps.
 struct CUmemPoolHandle_st {
   int device = 0;
   std::uint64_t release_threshold = 0;
+  std::size_t used = 0;
+  std::size_t reserved = 0;
 };

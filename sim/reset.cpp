@@ -52,6 +52,7 @@ void free_allocations(state& s) {
   for (auto const& [address, what] : s.allocations)
     ::operator delete(const_cast<void*>(address), as_cuda_aligns);
   s.allocations.clear();
+  s.memory_pools.clear();
   s.allocated = {};
 }
 

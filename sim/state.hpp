@@ -25,11 +25,12 @@ struct device {
   // Why it runs nothing any more.
   cudaError_t fault = cudaSuccess;
   bool has_context = false;
+  unsigned resets = 0;  // by cudaDeviceReset
   std::shared_ptr<stream_state> legacy;
   // All streams with or without a handle, by id: destroyed ones stay until their work is done.
   std::map<std::uint64_t, std::shared_ptr<stream_state>> streams;
-  CUmemPoolHandle_st pool;
-  // Of allocations; graphs' memory does not count.
+  CUmemPoolHandle_st pool;  // the default one
+  // Of allocations, and what pools keep; graphs' memory does not count.
   std::size_t bytes_in_use = 0;
 };
 
@@ -40,6 +41,7 @@ struct allocation {
   std::size_t bytes = 0;
   int device = 0;
   bool host = false;
+  CUmemPoolHandle_st* pool = nullptr;  // null: of none
   // A call frees it; if that was cudaFreeAsync, the id of its stream.
   bool freeing = false;
   std::uint64_t freed_on = 0;
@@ -94,6 +96,7 @@ struct state {
   handle_table<cudaGraphExec_t, exec_state> execs;
   std::unordered_map<cudaUserObject_t, std::unique_ptr<CUuserObject_st>> user_objects;
   std::map<void const*, allocation> allocations;
+  std::map<cudaMemPool_t, std::unique_ptr<CUmemPoolHandle_st>> memory_pools;  // made by the program
   // Their number and bytes, so that nobody has to walk them: alive() is called at each step.
   allocation_totals allocated;
   std::vector<std::shared_ptr<capture>> captures;

@@ -5,6 +5,8 @@
 // Each way takes turns with plain launches over one arena in the same pattern. device_kib is what
 // the device gave for the scratch of all graphs. footprint_mixed: see mixed.cpp.
 //
+// kept, kept_again, freeing: see kept.cpp.
+//
 // exec_set/same/kernels:K: launches of one graph of a set, beside plain launches of its exec.
 // exec_set/switch/kernels:K: launches of two graphs in turn, beside a plain update before each
 // launch. exec_set/memory: device memory of 64 graphs in a set, beside one exec and 64.
@@ -227,6 +229,7 @@ void register_all(settings const& how) {
     add_family(how, which, true, graphs_in_figures);
   }
   register_mixed(how);
+  register_kept(how);
   register_races(how);
 }
 

@@ -76,5 +76,6 @@ inline way_arm const ways[]{
 
 // Of the footprint bench, in a file of its own.
 void register_mixed(settings const& how);
+void register_kept(settings const& how);  // kept.cpp
 
 }  // namespace escrow::bench

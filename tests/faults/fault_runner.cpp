@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <escrow/core.hpp>
+#include <escrow/internal/device.hpp>
 #include <escrow/internal/ready_event.hpp>
 #include <escrow/pool.hpp>
 #include <exception>
@@ -165,6 +166,8 @@ void await_events(std::size_t at_most) {
 fault_runner::fault_runner(operation const& it) : it_(it) {
   // Else a graph may get a handle that the library knows of one before, and asks for its id.
   [[maybe_unused]] static bool const is_first = (sim::reset({.reuses_handles = false}), true);
+  // The driver's functions are looked up once.
+  [[maybe_unused]] static auto const context = is_in_use(0) ? context_id_of(0) : 0;
   fill();
   sites_ = run({}, 0).calls;
   std::vector<sim::recorded_call> const again = run({}, 0).calls;
@@ -250,6 +253,7 @@ run_result fault_runner::run(fault const& failing, int way_to_end) {
   SCOPED_TRACE(what);
   hang_alarm const bound(what, limits.seconds);
   empty_event_cache();
+  have_device_memory();
   sim::counts const before = sim::alive();
   run_result went;
   std::optional<leftovers> left;  // nothing: it cannot be counted
@@ -281,6 +285,7 @@ run_result fault_runner::run(fault const& failing, int way_to_end) {
   EXPECT_EQ(sim::calls_in_callbacks(), 0U);
   if (fills_ || !left) return went;
   await_events(before.events + left->events);
+  have_device_memory();
   sim::counts const after = sim::alive();
   sim::counts expected = sum(before, *left);
   if (after.events <= before.events + left->events) expected.events = after.events;

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <escrow/pool.hpp>
 #include <escrow/sim.hpp>
 #include <functional>
 #include <initializer_list>
@@ -205,5 +206,13 @@ class EveryCall : public testing::TestWithParam<operation> {
 
 /// The operation's name as GoogleTest takes it.
 [[nodiscard]] std::string name_of(testing::TestParamInfo<operation> const& info);
+
+/// What Escrow keeps for device memory is there, or again.
+inline void have_device_memory() {
+  try {
+    device_block const made(1);
+  } catch (escrow::cuda_error const&) {  // the device is lost
+  }
+}
 
 }  // namespace escrow::test

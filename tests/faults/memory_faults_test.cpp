@@ -1,4 +1,5 @@
 // Every call of every operation of scratch pools, their claimers, blocks and allocators fails once.
+
 #include "fault_world.hpp"
 
 namespace escrow::test {
@@ -175,10 +176,18 @@ void add_blocks(rows& add) {
     add(name + ", ended", runs("device_block::~device_block"), {get_pool, make},
         [](auto& in) { in.single.reset(); });
   };
+  add("device block, the first", runs("device_block::device_block trim_device_memory"),
+      {[](auto&) { static_cast<void>(trim_device_memory(0)); }}, made());
   add_block("device block", runs("device_block::device_block"), made());
   add_block("pinned block", runs("memory_source::pinned_host"), made(&memory_source::pinned_host));
   add_block("block of a mem pool", runs("memory_source::from"),
             made([=] { return memory_source::from(*mem_pool); }));
+  add_block("block of cudaMalloc", runs("memory_source::cuda_malloc"),
+            made(&memory_source::cuda_malloc));
+  add("memory by pointer, made and ended", runs("make_device device_malloc device_free"), {},
+      [](auto&) { auto const memory = make_device<int>(16); });
+  add("device memory, trimmed", runs("trim_device_memory"), {make_scratch, idle(300), sync_one},
+      [](auto&) { static_cast<void>(trim_device_memory(0)); });
   add("device buffer, made", runs("device_buffer::device_buffer"), {},
       [](auto&) { device_buffer<int> const buffer(16); });
 }

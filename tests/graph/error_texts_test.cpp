@@ -188,7 +188,8 @@ TEST_F(ErrorTexts, OfAFailedCallNameTheCallersLine) {
       {__LINE__, "resource_pool::claim", "cudaStreamGetId", [&] { return pool.claim(two); }},
       {__LINE__, "resource_pool::try_claim", "cudaStreamGetId",
        [&] { return pool.try_claim(two); }},
-      {__LINE__, "scratch_pool::claim", "cudaMalloc", [&] { return scratch.claim(two, 300); }},
+      {__LINE__, "scratch_pool::claim", "cudaMallocFromPoolAsync",
+       [&] { return scratch.claim(two, 300); }},
   };
   expect_callers_lines(rows);
 }
@@ -286,7 +287,7 @@ TEST_F(ErrorTexts, OfEachTypeNameTheCallersLineOnce) {
   stream_allocator memory(options(1));
   text = text_at_line<usage_error>(__LINE__, [&] { return memory.allocate(8, 3); });
   EXPECT_EQ(text.find("stream_allocator::allocate: "), 0U) << text;
-  sim::fail_call_here("cudaMalloc", cudaErrorUnknown);
+  sim::fail_call_here("cudaMallocFromPoolAsync", cudaErrorUnknown);
   text = text_at_line<cuda_error>(__LINE__, [&] { return memory.allocate(one, 8); });
   sim::clear_faults();
 }

@@ -87,6 +87,14 @@ error cudaGraphDebugDotPrint(cudaGraph_t, char const*, unsigned) { return cudaEr
 error cudaMallocHost(void**, size_t) { std::abort(); }
 error cudaFreeHost(void*) { std::abort(); }
 error cudaMallocFromPoolAsync(void**, size_t, cudaMemPool_t, cudaStream_t) { std::abort(); }
+error cudaFreeAsync(void*, cudaStream_t) { std::abort(); }
+error cudaMemPoolCreate(cudaMemPool_t*, cudaMemPoolProps const*) { std::abort(); }
+error cudaMemPoolDestroy(cudaMemPool_t) { std::abort(); }
+error cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { std::abort(); }
+error cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { std::abort(); }
+error cudaMemPoolSetAccess(cudaMemPool_t, cudaMemAccessDesc const*, size_t) { std::abort(); }
+error cudaMemPoolTrimTo(cudaMemPool_t, size_t) { std::abort(); }
+error cudaDeviceCanAccessPeer(int*, int, int) { std::abort(); }
 error cudaStreamSynchronize(cudaStream_t) { std::abort(); }
 
 // What only captures need: no program here captures.

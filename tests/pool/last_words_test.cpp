@@ -313,8 +313,12 @@ TEST_F(GroupsSizes, ALargerBlockServesBeforeAClaimIsRefused) {
 // It could not be given to the graph: it is as idle as before.
 TEST_F(LastWords, AnIdleSlotThatACaptureGivesBackIsNotHiddenBehindBusyOnes) {
   bool has_failed = true;
+  std::vector<std::unique_ptr<block_pool>>
+      pools;  // until the flag is raised: a free waits for that
   for (std::uint64_t failing = 1; has_failed; ++failing) {
-    block_pool pool = make_pool(with(options(2), &pool_options::capture_wait_max, {}));
+    pools.push_back(std::make_unique<block_pool>(
+        make_pool(with(options(2), &pool_options::capture_wait_max, {}))));
+    block_pool& pool = *pools.back();
     owned_stream const stream = make_stream();
     {
       block_lease const first = pool.claim(stream);

@@ -216,6 +216,7 @@ int __real_pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, 
 int __real_sched_yield();
 cudaError_t __real_cudaEventDestroy(cudaEvent_t);
 cudaError_t __real_cudaFree(void*);
+cudaError_t __real_cudaFreeAsync(void*, cudaStream_t);
 cudaError_t __real_cudaLibraryUnload(cudaLibrary_t);
 // A reference is returned as a pointer is.
 escrow::graph_registry* __real__ZN6escrow4v0_114graph_registry6globalEv() noexcept;
@@ -297,5 +298,9 @@ std::int64_t __wrap__ZNSt6chrono3_V212steady_clock3nowEv() noexcept {
 ESCROW_TELL_THINGS(cudaEventDestroy, cudaEvent_t)
 ESCROW_TELL_THINGS(cudaFree, void*)
 ESCROW_TELL_THINGS(cudaLibraryUnload, cudaLibrary_t)
+cudaError_t __wrap_cudaFreeAsync(void* gone, cudaStream_t stream) {
+  things::handle_gone(gone);
+  return __real_cudaFreeAsync(gone, stream);
+}
 
 }  // extern "C"

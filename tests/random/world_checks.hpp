@@ -282,7 +282,7 @@ struct world_checks : world_changes {
     if (!graph_registry::global().is_empty()) fail("the registry of graphs is not empty");
   }
 
-  /// Takes all events out of the cache, which is the process's: the next program's machine knows
+  /// Takes all events and memory out of what the process keeps: the next program's machine knows
   /// nothing of them. Then as much is there as before.
   void expect_clean_machine() {
     deleter_stats const owed = worker_->stats();
@@ -291,6 +291,7 @@ struct world_checks : world_changes {
     if (!has_debts) worker_.reset();
     group_ = sharing_group();  // the last launch's event goes back, too
     for (int device = 0; device < 2; ++device) {
+      static_cast<void>(trim_device_memory(device));
       for (std::size_t left = sim::alive().events, before = left + 1; left != 0 && left < before;) {
         static_cast<void>(event_cache::take(device));
         before = std::exchange(left, sim::alive().events);

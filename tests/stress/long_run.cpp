@@ -210,6 +210,9 @@ class long_run {
     judge_latency();
     all_.reset();
 #ifdef ESCROW_TEST_RUNTIME_SIM
+    for (int device = 0; device < devices_; ++device) {
+      static_cast<void>(trim_device_memory(device));
+    }
     require(wait_until(&is_nothing_left), "the runtime has handles left");
 #endif
   }

@@ -40,6 +40,10 @@ inline void check_driver(int result, char const* call) {
 // Any thread. Source: cuDevicePrimaryCtxGetState.
 [[nodiscard]] bool is_in_use(int device) noexcept;
 
+// The id of the device's primary context, which is never used again, also after a reset. Makes the
+// context if there is none. Throws cuda_error. Any thread. The runtime's last error is not touched.
+[[nodiscard]] unsigned long long context_id_of(int device);
+
 // Makes a context of the driver (a CUcontext) current on the calling thread, until it is popped.
 // Capture-safe. The runtime's last error is not touched. Throws cuda_error; popping is tried three
 // times.

@@ -66,6 +66,13 @@ class deleter_core : public deleter_accounts {
   // Of deleter::global(); null if nothing has asked for that yet.
   [[nodiscard]] static deleter_core* global_or_null() noexcept;
 
+  // Each worker calls it before it sleeps, in Relaxed capture mode; while it returns true, the
+  // worker stays awake and calls it again. For the whole process; null: nothing. Any thread.
+  using rest_function = bool (*)() noexcept;
+  static void set_at_rest(rest_function call) noexcept;
+  // Wakes the worker if it sleeps. Any thread; a system call at most.
+  void wake() noexcept { bell_->notify(); }
+
   // Drops references to sets once their events are done. Takes a short lock.
   void defer(deferred_releases waiting) noexcept;
 
@@ -106,6 +113,7 @@ class deleter_core : public deleter_accounts {
   void run_worker() noexcept;
   void free_orphan() noexcept;  // frees this
   void rest(bool did_something, bool was_left_alone) noexcept;
+  static bool is_needed_at_rest() noexcept;
 
   // One pass: recycles, polls events, reclaims. Returns how many were reclaimed; 0 at once if
   // another thread is in a pass or the process is exiting. `is_thread_relaxed`: whether the thread

@@ -195,7 +195,8 @@ class ESCROW_API slot_pool {
 
   // Destroys free slots whose work is done, on this thread, until at most `keep_bytes` are taken.
   // Returns the bytes that it freed. Throws cuda_error.
-  std::size_t trim(std::size_t keep_bytes);
+  // `is_to_device`: then also what Escrow keeps of the device's memory goes back.
+  std::size_t trim(std::size_t keep_bytes, bool is_to_device = false);
   [[nodiscard]] std::vector<holder> holders() const;  // graphs, deferred records, all leases
   [[nodiscard]] pool_stats stats() const noexcept;    // of a resource_pool
   [[nodiscard]] scratch_stats stats_in_bytes() const noexcept;

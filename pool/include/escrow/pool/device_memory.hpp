@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <type_traits>
 #include <utility>
 
@@ -14,6 +15,32 @@
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
+
+// As cudaMalloc, for memory of the current device that device_free() frees beside running work. It
+// is usable on every stream at once, and by each device that can, without
+// cudaDeviceEnablePeerAccess; not by cudaIpcGetMemHandle. Any thread. Capture-safe. Source:
+// cudaMallocFromPoolAsync.
+[[nodiscard]] ESCROW_API cudaError_t device_malloc(void** address, std::size_t bytes) noexcept;
+
+// As cudaFree, also of other memory. cudaFree waits for all work of the device, and keeps every
+// thread of the process from launching meanwhile (measured). For what device_malloc() gave, this
+// does neither in a destructor that Escrow runs; elsewhere it does, since the memory may be in use.
+// Any thread. Capture-safe. Source: cudaFreeAsync.
+ESCROW_API cudaError_t device_free(void* address) noexcept;
+
+// Gives back to the device what of its memory is freed and kept for later claims, of all of Escrow.
+// Else the worker gives back what was unused for a tenth of a second, but for an eighth of what is
+// in use, at least 32 MiB; and CUDA takes it, slowly, when memory runs out. Returns the bytes.
+// Throws cuda_error. Any thread. Capture-safe.
+ESCROW_API std::size_t trim_device_memory(int device,
+                                          source_location where = source_location::current());
+
+// Owns device memory by its pointer, as a member of a class whose objects are retired.
+struct ESCROW_API device_deleter {
+  void operator()(void* memory) const noexcept;  // device_free
+};
+template <class T>
+using device_ptr = std::unique_ptr<T[], device_deleter>;
 
 // Where blocks come from, and where they go back to. The pair may be any functions with the
 // contracts of cudaMalloc and cudaFree. What `allocate` gives is usable on every stream at once.
@@ -26,24 +53,28 @@ struct ESCROW_API memory_source {
   char const* name = "memory_source::allocate";  // what failed, in errors: a string literal
   // The host writes the blocks: a pool's claims then are those of scratch_pool::claim_for_host.
   bool is_host_written = false;
+  // `free` neither waits for the device nor blocks launches. Else blocks are freed only by trim(),
+  // close_for(), scratch_policy::idle_max and at a limit.
+  bool is_cheap_to_free = false;
 
-  [[nodiscard]] static memory_source device();  // cudaMalloc
+  [[nodiscard]] static memory_source device();       // device_malloc, device_free
+  [[nodiscard]] static memory_source cuda_malloc();  // cudaMalloc, cudaFree: for IPC, RDMA, tools
   // Pinned host memory, which kernels, copies and the host may use, for staging: the host writes a
   // block from its claim on, then enqueues a copy, then releases it. Source: cudaMallocHost.
   [[nodiscard]] static memory_source pinned_host();
-  // Each block is allocated on a stream of its own, which is then synchronized: that may wait for
+  // Blocks are allocated on a stream of Escrow's, which is then synchronized: that may wait for
   // frees in `pool` by others. Freed memory goes back to `pool`, which keeps it up to its release
   // threshold. `pool` must be of the blocks' device and outlive them. Source:
-  // cudaMallocFromPoolAsync, cudaFree.
+  // cudaMallocFromPoolAsync, cudaFreeAsync.
   [[nodiscard]] static memory_source from(cudaMemPool_t pool);
 };
 
 // Owns memory of the device that is current at construction, or of another source.
-// Lifetime: the destructor frees, which may wait for the whole device (cudaFree): run it on the
-//   deleter's worker by keeping the block in a pool or retiring it.
-// Capture: creating and destroying one invalidate a capture unless the thread is in Relaxed mode,
-//   as pools and the worker are.
-// Errors: the constructor throws cuda_error. The destructor ignores the status.
+// Lifetime: the destructor waits for the whole device, as cudaFree does, since the block may be in
+//   use; not in a pool, nor retired: see device_free.
+// Capture: capture-safe. In a capture a graph keeps the address: retire or retain the block there.
+// Errors: the constructor throws cuda_error; out of memory, it first waits for what
+//   deleter::global() reclaims, for at most 0.1 s. The destructor ignores the status.
 class ESCROW_API device_block {
  public:
   // Allocates `bytes` bytes, not initialized.
@@ -62,7 +93,7 @@ class ESCROW_API device_block {
   }
   ~device_block();
 
-  // The address of the first byte; from cudaMalloc, aligned to 256 bytes.
+  // The address of the first byte; of device memory, aligned to 256 bytes.
   [[nodiscard]] void* data() const noexcept { return data_; }
   // The size in bytes, at least what was requested.
   [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
@@ -93,6 +124,17 @@ template <class T>
   return count * sizeof(T);
 }
 }  // namespace detail
+
+// Memory for `count` elements, not initialized, of the current device. Throws cuda_error;
+// usage_error if `count` is too large. Capture-safe.
+template <class T>
+[[nodiscard]] device_ptr<T> make_device(std::size_t count,
+                                        source_location where = source_location::current()) {
+  void* memory = nullptr;
+  check(device_malloc(&memory, detail::bytes_of<T>("make_device", count, where)), "make_device",
+        where);
+  return device_ptr<T>(static_cast<T*>(memory));
+}
 
 // A device_block of `count` elements, not initialized. A kernel receives a T*.
 // Example: examples/conditional.cpp.

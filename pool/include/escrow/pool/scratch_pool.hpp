@@ -32,6 +32,12 @@ struct scratch_policy {
   // them, claims may take them. Zero: never. Without claims nothing is checked: call trim().
   std::chrono::nanoseconds idle_max{0};
   memory_source source = memory_source::device();
+  // Before a claim makes a block, idle blocks of other sizes are freed, so that all are at most so
+  // many times the most bytes that were in use in the last `keep_window`, or 32 MiB. An idle block
+  // that is at most four times as large serves instead. For memory that is cheap to free. Zero:
+  // what was claimed once is kept.
+  double keep_factor = 1.25;
+  std::chrono::nanoseconds keep_window = std::chrono::seconds(10);
 };
 
 // Statistics of a scratch_pool in bytes of whole blocks, read one by one without a common lock.
@@ -110,9 +116,9 @@ class ESCROW_API scratch_pool {
   // large, and larger before the claim is refused. Any thread.
   //   A claim that finds no memory, or no room below scratch_policy::bytes_max, and no block of its
   // size to wait for in the stream, frees idle blocks of other sizes on its thread and tries again.
-  // cudaFree may then block it until the device is idle. If it finds no memory then, it waits for
-  // the deleter's worker, for at most options.reclaim_wait_max; if the work on free blocks is not
-  // done, for that on the host, for at most options.capture_wait_max.
+  // The `free` of memory that is not cheap to free may then block. If it finds no memory then, it
+  // waits for the deleter's worker, for at most options.reclaim_wait_max; if the work on free
+  // blocks is not done, for that on the host, for at most options.capture_wait_max.
   [[nodiscard]] lease<device_block> claim(stream_ref stream, std::size_t bytes,
                                           source_location where = source_location::current());
   // The same for `count` elements, not initialized.
@@ -150,12 +156,13 @@ class ESCROW_API scratch_pool {
                                    source_location where = source_location::current());
 
   // Frees free blocks whose work is done, on this thread, until at most `keep_bytes` are allocated
-  // or none is left. Returns the bytes freed. cudaFree may block until the device is idle. Throws
-  // cuda_error; what was freed until then is freed. Any thread.
+  // or none is left. Device memory goes back to the device, as by trim_device_memory(); the `free`
+  // of another source may block. Returns the bytes freed. Throws cuda_error; what was freed until
+  // then is freed. Any thread.
   std::size_t trim(std::size_t keep_bytes = 0, source_location where = source_location::current()) {
     constexpr char const* call = "scratch_pool::trim";
-    return detail::called_at(call, where,
-                             [&] { return slot_pool::of(slots_, call, where).trim(keep_bytes); });
+    return detail::called_at(
+        call, where, [&] { return slot_pool::of(slots_, call, where).trim(keep_bytes, true); });
   }
 
   // As resource_pool::close_for, for all sizes.

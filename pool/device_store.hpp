@@ -1,0 +1,87 @@
+// The device memory that Escrow allocates.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "escrow/version.hpp"
+
+namespace escrow::inline v0_1 {
+
+// What this thread knows meanwhile of the memory that it allocates and frees.
+struct ESCROW_LOCAL memory_scope {
+  bool is_unused = false;          // what it frees, by GPU work
+  bool is_caller_patient = false;  // out of memory, the caller waits for the worker
+
+  // Makes it the thread's until the end of the scope.
+  class set;
+  [[nodiscard]] static memory_scope now() noexcept;
+};
+
+class ESCROW_LOCAL memory_scope::set {
+ public:
+  explicit set(memory_scope what) noexcept;
+  set(set&&) = delete;
+  ~set();
+
+ private:
+  memory_scope outer_;
+};
+
+// What: one memory pool of CUDA for each device. cudaFree waits for all work of the device, and
+//   keeps every thread from launching meanwhile (measured); a memory pool does neither. What is
+//   freed stays there for the next allocation. Of that, what no allocation has needed for
+//   `window` goes back to the device, but for an eighth of what is used, and for 32 MiB.
+// Thread safety: any thread. The lock is held across no CUDA call.
+// Lifetime: the process's. A device that was reset gets a new pool.
+// Capture: capture-safe.
+class ESCROW_LOCAL device_store {
+ public:
+  // What may be kept unused in any case: CUDA reserves memory in steps of that (measured).
+  static constexpr std::size_t kept_min = std::size_t{32} << 20;
+
+  [[nodiscard]] static device_store& global();
+
+  // As cudaMalloc, on the current device: usable on every stream at once, and by all devices that
+  // can. `from`: of that pool instead, which is somebody else's.
+  cudaError_t allocate(void** address, std::size_t bytes, cudaMemPool_t from = nullptr) noexcept;
+  // As cudaFree, also of memory that is not from here. Waits for the device only if the memory may
+  // be in use: outside of what the deleter reclaims and of a memory_scope that says more.
+  cudaError_t free(void* address) noexcept;
+  // For memory that free() could not free, and that nobody will free again: frees it after the next
+  // wait for its device.
+  void free_later(void* address) noexcept;
+  void end(void* address) noexcept {
+    if (free(address) != cudaSuccess) free_later(address);
+  }
+  // Gives back to the device what is unused, and the pool if nothing is used. Returns the bytes.
+  // Throws cuda_error.
+  std::size_t trim(int device);
+
+ private:
+  class place;
+  struct block {
+    std::shared_ptr<place> in;
+    std::size_t bytes = 0;         // of the place's pool; 0: of another one
+    bool is_late = false;          // to be freed after the next wait for the device
+    bool is_known_unused = false;  // that has been
+  };
+
+  [[nodiscard]] std::shared_ptr<place> known_place(int device);  // null if there is none
+  [[nodiscard]] std::shared_ptr<place> place_of(int device);
+  [[nodiscard]] void* take_late(place const& in) noexcept;  // null if there is none
+  // Of all devices, what was unused for so long. True if more may follow.
+  bool settle(std::chrono::nanoseconds least) noexcept;
+
+  std::mutex mutex_;  // guards the next two
+  std::vector<std::shared_ptr<place>> places_;
+  std::map<void*, block> blocks_;
+};
+
+}  // namespace escrow::inline v0_1
