@@ -140,9 +140,21 @@ bool graph_registry::is_empty() const noexcept {
   return sets_.empty();
 }
 
+bool graph_registry::begin_claim(std::uint64_t id, cudaGraph_t graph,
+                                 group_order const& group) noexcept {
+  std::lock_guard const lock(mutex_);
+  drop_released(id, graph);
+  return has_sealed_now(id, graph, group);
+}
+
 bool graph_registry::has_sealed(std::uint64_t id, cudaGraph_t graph,
                                 group_order const& group) const noexcept {
   std::lock_guard const lock(mutex_);
+  return has_sealed_now(id, graph, group);
+}
+
+bool graph_registry::has_sealed_now(std::uint64_t id, cudaGraph_t graph,
+                                    group_order const& group) const noexcept {
   entry const* const found = find(graph, id);
   if (found == nullptr) return false;
   return found->is_hoisted || std::ranges::any_of(found->sets, [&group](reference_set* const each) {
@@ -179,7 +191,7 @@ graph_registry::group_members graph_registry::members_of(group_order const& grou
   }
   std::ranges::sort(unordered);
   unordered.erase(std::unique(unordered.begin(), unordered.end()), unordered.end());
-  return {resource_usage_of(std::move(members)), std::move(unordered),
+  return {resource_usage_of(std::move(members), false), std::move(unordered),
           group.outliving->load(std::memory_order_relaxed)};
 }
 

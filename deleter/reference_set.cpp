@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_accounts.hpp"
@@ -70,7 +71,7 @@ void leak(deferred_releases held) noexcept {
   for (deferred_release& each : held) each.set.release()->accounts().count_leaked();
 }
 
-resource_usage resource_usage_of(std::vector<reclaimable const*> members) {
+resource_usage resource_usage_of(std::vector<reclaimable const*> members, bool with_arenas) {
   // Sets may share members and slots, and a graph with the same child twice has its sets twice.
   auto const identity = [](reclaimable const* each) -> void const* {
     return each->is_slot() ? static_cast<slot_reference const*>(each)->slot_address() : each;
@@ -79,10 +80,16 @@ resource_usage resource_usage_of(std::vector<reclaimable const*> members) {
   auto const is_same = [&](auto* one, auto* other) { return identity(one) == identity(other); };
   members.erase(std::unique(members.begin(), members.end(), is_same), members.end());
   resource_usage sum;
+  std::map<void const*, std::size_t> extents;
   for (reclaimable const* const each : members) {
     ++(each->is_slot() ? sum.slots : sum.owners);
-    if (each->is_slot()) sum.bytes += static_cast<slot_reference const*>(each)->bytes();
+    if (!each->is_slot()) continue;
+    auto const& its = *static_cast<slot_reference const*>(each);
+    sum.bytes += its.bytes();
+    auto const [arena, end] = its.range();
+    if (arena != nullptr && with_arenas) extents[arena] = std::max(extents[arena], end);
   }
+  for (auto const& [arena, extent] : extents) sum.bytes += extent;
   return sum;
 }
 

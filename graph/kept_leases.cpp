@@ -16,45 +16,45 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-// Of each slot, by its number, the leases that cover it in a graph or a part of it.
-using leases_by_slot = std::unordered_map<std::uint64_t, std::vector<lease_span>>;
+// The leases in a graph or a part of it.
+using leases = std::vector<lease_span>;
 
-void add_leases(leases_by_slot& to, cudaGraph_t graph) {
-  for (lease_span& each : graph_registry::global().leases_of(graph)) {
-    to[each.slot].push_back(std::move(each));
-  }
+void add_leases(leases& to, cudaGraph_t graph) {
+  for (lease_span& each : graph_registry::global().leases_of(graph)) to.push_back(std::move(each));
+}
+
+[[nodiscard]] bool may_overlap(lease_span const& one, lease_span const& other) {
+  return &one.lease->group == &other.lease->group && one.place.overlaps(other.place);
 }
 
 // What a part covers: that of its graph and of the graph's child graphs.
-leases_by_slot covered_by(cudaGraph_t part) {
-  leases_by_slot covered;
+leases covered_by(cudaGraph_t part) {
+  leases covered;
   for (cudaGraph_t const each : graphs_of(part)) add_leases(covered, each);
   return covered;
 }
 
 // The leases of a graph: its own, and those in its child graphs that live, each from its child's
 // node on.
-leases_by_slot leases_in(cudaGraph_t graph, child_graphs const& children) {
-  leases_by_slot leases;
-  add_leases(leases, graph);
+leases leases_in(cudaGraph_t graph, child_graphs const& children) {
+  leases all;
+  add_leases(all, graph);
   for (std::size_t i = 0; i < children.graphs.size(); ++i) {
-    for (auto& [slot, its] : covered_by(children.graphs[i])) {
-      for (lease_span& each : its) {
-        if (!is_alive(each.state())) continue;
-        each.claimed_after.assign(1, children.nodes[i]);
-        leases[slot].push_back(std::move(each));
-      }
+    for (lease_span& each : covered_by(children.graphs[i])) {
+      if (!is_alive(each.state())) continue;
+      each.claimed_after.assign(1, children.nodes[i]);
+      all.push_back(std::move(each));
     }
   }
-  return leases;
+  return all;
 }
 
 // A lease of the graph that is claimed before a part and not released before it, where the part
 // covers the same slot for another lease; null: there is none. `is_before` answers for a node of
 // the graph; with nothing if there is no such node any more.
 template <class IsBefore>
-std::shared_ptr<group_lease> overwritten_by(leases_by_slot const& part,
-                                            leases_by_slot const& of_graph, IsBefore is_before) {
+std::shared_ptr<group_lease> overwritten_by(leases const& part, leases const& of_graph,
+                                            IsBefore is_before) {
   // What nobody can know counts as a conflict.
   auto const may_be_before = [&](cudaGraphNode_t node) { return is_before(node).value_or(true); };
   auto const is_known_before = [&](cudaGraphNode_t node) {
@@ -66,13 +66,11 @@ std::shared_ptr<group_lease> overwritten_by(leases_by_slot const& part,
     if (!std::ranges::all_of(each.claimed_after, may_be_before)) return false;
     return is_alive(state) || !std::ranges::all_of(each.release(), is_known_before);
   };
-  for (auto const& [slot, its] : part) {
-    auto const found = of_graph.find(slot);
-    if (found == of_graph.end()) continue;
-    for (lease_span const& each : found->second) {
-      auto const is_same = [&](lease_span const& use) { return use.lease == each.lease; };
-      if (std::ranges::none_of(its, is_same) && is_open(each)) return each.lease;
-    }
+  for (lease_span const& each : of_graph) {
+    auto const is_same = [&](lease_span const& use) { return use.lease == each.lease; };
+    auto const is_over_it = [&](lease_span const& use) { return may_overlap(use, each); };
+    if (std::ranges::none_of(part, is_over_it) || std::ranges::any_of(part, is_same)) continue;
+    if (is_open(each)) return each.lease;
   }
   return nullptr;
 }
@@ -105,8 +103,8 @@ std::string overwrites(group_lease const& lease) {
 
 std::shared_ptr<group_lease> overwritten_in(cudaGraph_t graph, child_graphs const& children,
                                             std::vector<cudaGraphNode_t> const& line) {
-  leases_by_slot const leases = leases_in(graph, children);
-  if (leases.empty()) return nullptr;
+  leases const of_graph = leases_in(graph, children);
+  if (of_graph.empty()) return nullptr;
   std::unordered_map<cudaGraphNode_t, std::size_t> place;
   for (std::size_t i = 0; i < line.size(); ++i) place.emplace(line[i], i);
   for (std::size_t i = 0; i < children.graphs.size(); ++i) {
@@ -114,14 +112,15 @@ std::shared_ptr<group_lease> overwritten_in(cudaGraph_t graph, child_graphs cons
       auto const its = place.find(node);
       return its == place.end() ? std::nullopt : std::optional(its->second < at);
     };
-    if (auto lost = overwritten_by(covered_by(children.graphs[i]), leases, is_before)) return lost;
+    if (auto lost = overwritten_by(covered_by(children.graphs[i]), of_graph, is_before))
+      return lost;
   }
   return nullptr;
 }
 
 void refuse_overwriting(char const* call, std::set<cudaGraph_t> const& part, cudaGraph_t in,
                         std::span<cudaGraphNode_t const> after) {
-  leases_by_slot covered;
+  leases covered;
   for (cudaGraph_t const each : part) add_leases(covered, each);
   if (covered.empty()) return;
   identify(call, in);
@@ -135,11 +134,10 @@ void refuse_overwriting(char const* call, std::set<cudaGraph_t> const& part, cud
     bool const is_there = std::ranges::find(nodes, node) != nodes.end();
     return is_there ? std::optional(before.contains(node)) : std::nullopt;
   };
-  leases_by_slot leases = leases_in(in, children);
-  for (auto& [slot, its] : leases) {  // of others, the exec's own survey knows the final order
-    std::erase_if(its, [](auto const& each) { return !is_alive(each.state()); });
-  }
-  auto const lost = overwritten_by(covered, leases, is_before);
+  leases its = leases_in(in, children);
+  // Of others, the exec's own survey knows the final order.
+  std::erase_if(its, [](auto const& each) { return !is_alive(each.state()); });
+  auto const lost = overwritten_by(covered, its, is_before);
   if (lost != nullptr) throw usage_error(call, overwrites(*lost), keep_the_lease);
 }
 

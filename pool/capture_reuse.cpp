@@ -16,68 +16,18 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-using nodes = std::vector<cudaGraphNode_t>;
-
 bool contains(std::span<cudaGraphNode_t const> set, cudaGraphNode_t node) {
   return std::find(set.begin(), set.end(), node) != set.end();
 }
 
-// Calls `found(node, edge)` for each node that `node` depends on.
-template <class Found>
-void for_each_dependency(cudaGraphNode_t node, Found found) {
-  constexpr std::size_t few = 16;
-  boost::container::small_vector<cudaGraphNode_t, few> earlier(few);
-  boost::container::small_vector<cudaGraphEdgeData, few> edges(few);
-  std::size_t count = few;
-  auto const ask = [&](cudaGraphNode_t* to, cudaGraphEdgeData* edges_to) {
-    check(query_dependencies(node, to, edges_to, count), "cudaGraphNodeGetDependencies");
-  };
-  ask(earlier.data(), edges.data());
-  if (count == few) {  // perhaps there are more
-    ask(nullptr, nullptr);
-    earlier.resize(count);
-    edges.resize(count);
-    ask(earlier.data(), edges.data());
-  }
-  for (std::size_t i = 0; i < count; ++i) found(earlier[i], edges[i]);
-}
-
-// An order-independent hash of the dependencies and edges of all `asked`. Collisions have a chance
-// of one in 2^64. Callable on a graph that is being captured.
-std::uint64_t fingerprint_of(std::span<cudaGraphNode_t const> asked) {
-  auto const mix = [](std::uint64_t value) {  // splitmix64
-    value = (value ^ (value >> 30U)) * 0xBF58476D1CE4E5B9U;
-    value = (value ^ (value >> 27U)) * 0x94D049BB133111EBU;
-    return value ^ (value >> 31U);
-  };
-  auto const number_of = [](cudaGraphNode_t node) {
-    return reinterpret_cast<std::uintptr_t>(node);
-  };
-  std::uint64_t sum = 0;
-  for (cudaGraphNode_t const node : asked) {
-    for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
-      std::uint64_t const kind = edge.from_port * 256U + edge.type;
-      sum += mix(mix(mix(number_of(node)) + number_of(earlier)) + kind);
-    });
-  }
-  return sum;
-}
-
 // The stream's next work in its capture depends on these nodes, too.
-void add_dependencies(stream_ref stream, nodes after) {
+void add_dependencies(stream_ref stream, graph_nodes after) {
   check(cudaStreamUpdateCaptureDependencies(stream.get(), after.data(), nullptr, after.size(),
                                             cudaStreamAddCaptureDependencies),
         "cudaStreamUpdateCaptureDependencies");
 }
 
 }  // namespace
-
-capture_frontier::capture_frontier(detail::capture_dependencies const& after) {
-  for (std::size_t i = 0; i < after.count; ++i) {
-    nodes.push_back(after.nodes[i]);
-    if (is_full_dependency(after.edges[i])) std::swap(nodes[ended++], nodes.back());
-  }
-}
 
 captured_slots* capture_reuse::find(size_class& size, std::uint64_t id) noexcept {
   auto const found = size.captured.entries.find(id);
@@ -102,6 +52,7 @@ bool capture_reuse::end_lease_now(slot& held, bool is_shared) noexcept {
   held.end_in_group();
   held.in_group_.reset();
   held.is_leased_ = false;
+  if (held.place_ != nullptr) held.pool_.arena_of().keep(*held.place_);
   ++moves_;
   if (held.held_by_.empty()) return true;
   if (!is_shared || held.is_exclusive_) return false;
@@ -126,7 +77,7 @@ void capture_reuse::add(slot& held, std::uint64_t id, bool is_claim, source_loca
   }
   ++found->second.holds;
   held.is_leased_ = held.may_be_in_graphs_ = true;
-  if (held.held_by_.empty()) ++its.slots_held;
+  if (held.held_by_.empty() && held.place_ == nullptr) ++its.slots_held;
   held.held_by_.push_back(is_claim ? id : slot::no_claim);
   if (!is_claim) return;
   held.reusable_in_ = id;
@@ -148,9 +99,11 @@ bool capture_reuse::remove(slot& held, std::uint64_t id, bool is_claim) noexcept
   auto const found = entries.find(id);
   if (--found->second.holds == 0) entries.erase(found);
   held.held_by_.erase(std::ranges::find(held.held_by_, is_claim ? id : slot::no_claim));
+  bool const may_go =
+      held.place_ == nullptr || held.pool_.arena_of().may_go(*held.place_, is_claim);
   if (!held.held_by_.empty()) return false;
-  --held.of_.captured.slots_held;
-  if (held.is_leased_) return false;
+  if (held.place_ == nullptr) --held.of_.captured.slots_held;
+  if (held.is_leased_ || !may_go) return false;
   unshare(held);
   return true;
 }
@@ -173,7 +126,15 @@ bool capture_reuse::may_take(slot const& listed) noexcept {
 }
 
 bool capture_reuse::end_lease_in(slot& held, std::uint64_t id,
-                                 std::span<cudaGraphNode_t const> after) {
+                                 std::span<cudaGraphNode_t const> after, bool is_behind_claim) {
+  graph_nodes with_earlier;
+  if (held.place_ != nullptr && held.is_reused_ && !is_behind_claim) {
+    with_earlier.assign(after.begin(), after.end());
+    for (cudaGraphNode_t const node : held.released_after_) {
+      if (!contains(after, node)) with_earlier.push_back(node);
+    }
+    after = with_earlier;
+  }
   std::uint64_t const edges = fingerprint_of(after);
   if (held.in_group_ != nullptr) held.in_group_->released_after.assign(after.begin(), after.end());
   std::lock_guard const lock(mutex_);
@@ -181,14 +142,33 @@ bool capture_reuse::end_lease_in(slot& held, std::uint64_t id,
   held.released_edges_ = edges;
   captured_slots* const of = find(held.of_, id);
   // If graphs that are not ordered with this one hold it too, no claim may reuse it.
-  if (of != nullptr && held.reusable_in_ == id && is_ordered(held) && !held.is_exclusive_) {
-    of->reusable.push_back(&held);
-    ++of->offers;
-    of->barren.clear();
+  if (of != nullptr && held.reusable_in_ == id && is_ordered(held)) {
+    if (held.place_ != nullptr) {
+      held.pool_.arena_of().release(*held.place_, held.released_after_, edges);
+    } else if (!held.is_exclusive_) {
+      of->reusable.push_back(&held);
+      ++of->offers;
+      of->barren.clear();
+    }
   }
   held.unrecorded_.clear();  // before the slot can be leased again
   held.end_in_group(lease_state::released);
   return end_lease_now(held, true);
+}
+
+bool capture_reuse::lease_in_arena(slot& held, std::uint64_t id,
+                                   arena::earlier_users earlier) noexcept {
+  std::lock_guard const lock(mutex_);
+  // Of a graph that was recaptured, or whose references were released meanwhile.
+  if (held.reusable_in_ != id || !held.claimed_with_->may_be_reused()) return false;
+  if (!earlier.are_known_to_slot) {
+    held.released_after_.swap(earlier.nodes);
+    held.released_edges_ = earlier.edges;
+  }
+  held.is_reused_ = !held.released_after_.empty();
+  held.is_leased_ = true;
+  held.captures_ended_ = held.claimed_with_->captures_ended();
+  return true;
 }
 
 template <class Choose, class Check>
@@ -242,7 +222,7 @@ bool capture_reuse::is_unchanged(slot const& released) {
 }
 
 bool capture_reuse::is_unchanged_in(slot const& released, cudaGraph_t graph) {
-  nodes const all = nodes_of(graph);
+  graph_nodes const all = nodes_of(graph);
   auto const is_there = [&](cudaGraphNode_t node) { return contains(all, node); };
   return std::ranges::all_of(released.released_after_, is_there) && is_unchanged(released);
 }

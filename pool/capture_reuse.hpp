@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <boost/container/small_vector.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -12,32 +11,14 @@
 #include <utility>
 #include <vector>
 
+#include "arena.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/internal/graph_query.hpp"
 #include "escrow/pool/resource_pool.hpp"
+#include "graph_walk.hpp"
 #include "size_class.hpp"
 
 namespace escrow::inline v0_1 {
-
-// What the next operation on a capturing stream depends on.
-struct capture_frontier {
-  capture_frontier() = default;
-  // Throws std::bad_alloc.
-  explicit capture_frontier(detail::capture_dependencies const& after);
-
-  boost::container::small_vector<cudaGraphNode_t, 4> nodes;  // its dependencies
-  std::size_t ended = 0;  // it waits for the end of the first `ended` of them
-
-  [[nodiscard]] std::span<cudaGraphNode_t const> all() const noexcept {
-    return {nodes.data(), nodes.size()};
-  }
-  void merge(capture_frontier const& other) {  // adds the nodes of `other` that are missing here
-    for (cudaGraphNode_t const node : other.nodes) {
-      if (std::ranges::find(nodes, node) == nodes.end()) nodes.push_back(node);
-    }
-  }
-};
 
 // One entry per size and capture id, which a graph keeps when it is captured into again. Guards
 // each slot's is_leased_ and holds from the first graph hold on, and the data of its release in a
@@ -89,9 +70,14 @@ class capture_reuse {
     return end_lease_now(held, may_be_shared);
   }
   // The same, clearing its recorded streams; later claims of the capture may reuse the slot after
-  // the nodes `after`. Throws cuda_error, std::bad_alloc, and the lease then continues.
+  // the nodes `after`. `is_behind_claim`: these come after the claim, too. Throws cuda_error,
+  // std::bad_alloc, and the lease then continues.
   [[nodiscard]] bool end_lease_in(slot& held, std::uint64_t id,
-                                  std::span<cudaGraphNode_t const> after);
+                                  std::span<cudaGraphNode_t const> after, bool is_behind_claim);
+  // A slot of an arena, which has given out its place in that capture: leased to the caller. False
+  // if the graph does not hold it for its captures any more: end_lease() is due.
+  [[nodiscard]] bool lease_in_arena(slot& held, std::uint64_t id,
+                                    arena::earlier_users earlier) noexcept;
 
   // The nearest reusable slot of that size before the frontier, leased to the caller; null if there
   // is none. Checks the frontier's own nodes first, where the stream's last release usually is,

@@ -21,6 +21,9 @@ slot* slot_pool::state::take_captured(claim_request const& asked, size_class& of
     if (unused != nullptr) give_to_graph(*unused, capture, asked.where, true);
     return unused;
   }
+  if (in_arena.may_be && ask_for_arena() != nullptr) {
+    return take_in_arena(asked, of, capture, frontier, seen);
+  }
   slot* found = take_existing(of, capture, frontier, asked.where, seen.pass);
   if (found != nullptr) return found;
   found = grow(of, seen, nullptr);  // on failure there may be one to wait for
@@ -109,16 +112,25 @@ void slot_pool::state::note_in_group(slot& taken, capture_info const& capture,
                                      lease_spans made) noexcept {
   // Relaxed: numbers only need to be unique.
   static std::atomic<std::uint64_t> last{0};
-  if (taken.group_number_ == 0) {
-    taken.group_number_ = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (arena_place const* const its = taken.place_) {
+    made.front().place = {.begin = its->begin, .end = its->end};
+  } else {
+    if (taken.group_number_ == 0) {
+      taken.group_number_ = last.fetch_add(1, std::memory_order_relaxed) + 1;
+    }
+    made.front().place = {.slot = taken.group_number_};
   }
-  made.front().slot = taken.group_number_;
   taken.in_group_ = made.front().lease;
   graph_registry::global().note_leases(capture.id, capture.graph, std::move(made));
 }
 
 std::size_t graph_hold::bytes() const noexcept {
-  return held_.resource_->bytes;
+  return held_.place_ == nullptr ? held_.resource_->bytes : 0;
+}
+
+slot_reference::range_end graph_hold::range() const noexcept {
+  if (held_.place_ == nullptr) return {};
+  return {&held_.pool_.arena_of(), held_.place_->end};
 }
 
 void graph_hold::enter(reference_set const& set) noexcept {

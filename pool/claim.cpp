@@ -88,7 +88,7 @@ claimed_slot slot_pool::state::claim_slowly(claim_request const& asked, size_cla
       found = search_at_limit(asked, of, on, capture, frontier, waits.may_wait, seen);
     }
     if (found != nullptr) {
-      if (!in_group.empty() && !found->is_exclusive_) {
+      if (!in_group.empty() && (!found->is_exclusive_ || found->place_ != nullptr)) {
         note_in_group(*found, capture, std::move(in_group));
       }
       return leased(*found, on, asked.where, capture_id);
@@ -217,7 +217,7 @@ slot* slot_pool::state::make_slot(size_class& of, search_result& seen) noexcept 
   try {
     device_scope const device(options.device);
     relaxed_capture_scope const relaxed;
-    memory_scope::set const known({.is_caller_patient = true});
+    memory_scope::set const known({.is_of_pool = true});
     slot* const made = new slot(owner, of, make);
     made->number_ = grown.fetch_add(1, std::memory_order_relaxed);
     raise(of.slots_peak, count);

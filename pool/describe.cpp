@@ -47,7 +47,8 @@ std::string to_json(scratch_stats const& stats) {
                   {"bytes_unrecorded", stats.bytes_unrecorded},
                   {"bytes_peak", stats.bytes_peak},
                   {"grown", stats.grown},
-                  {"returned", stats.returned}});
+                  {"returned", stats.returned},
+                  {"bytes_in_arena", stats.bytes_in_arena}});
 }
 
 std::string describe(holder const& which) {
@@ -116,7 +117,8 @@ scratch_stats slot_pool::stats_in_bytes() const noexcept {
   scratch_stats now{.bytes = in.reserved.load(std::memory_order_relaxed),
                     .bytes_peak = in.bytes_peak.load(std::memory_order_relaxed),
                     .grown = in.grown.load(std::memory_order_relaxed),
-                    .returned = in.returned.load(std::memory_order_relaxed)};
+                    .returned = in.returned.load(std::memory_order_relaxed),
+                    .bytes_in_arena = in.in_arena.bytes.load(std::memory_order_relaxed)};
   in.for_each_size([&](size_class& each) {
     pool_stats const its = in.stats(each);
     now.bytes_idle += its.idle * each.bytes;

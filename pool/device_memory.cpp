@@ -34,7 +34,7 @@ std::size_t trim_device_memory(int device, source_location where) {
 }
 
 memory_source memory_source::device() {
-  return {device_malloc, device_free, "cudaMallocFromPoolAsync", false, true};
+  return {device_malloc, device_free, "cudaMallocFromPoolAsync", false, true, true};
 }
 
 memory_source memory_source::cuda_malloc() {
@@ -64,7 +64,7 @@ cudaError_t allocate_patiently(memory_source const& source, void** address, std:
     // Out of memory is no surprise.
     cudaError_t const status = call_aside([&] { return source.allocate(address, bytes); });
     if (status != cudaErrorMemoryAllocation || others == nullptr) return status;
-    if (memory_scope::now().is_caller_patient) return status;
+    if (memory_scope::now().is_of_pool) return status;
     if (!wait) wait.emplace();
     while (others->reclaimed() == before) {
       // In this order: what was reclaimed meanwhile is counted by then.

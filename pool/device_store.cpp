@@ -218,15 +218,37 @@ std::shared_ptr<device_store::place> device_store::place_of(int device) {
   return made;
 }
 
+std::unique_ptr<address_range> device_store::map(int device, std::size_t bytes) {
+  if (!address_range::is_possible_on(device)) return nullptr;
+  auto made = std::make_unique<address_range>(device, bytes);
+  try {
+    made->map(bytes);
+  } catch (cuda_error const& failed) {
+    if (failed.status() != cudaErrorMemoryAllocation || trim(device) == 0) throw;
+    made->map(bytes);
+  }
+  return made;
+}
+
 cudaError_t device_store::allocate(void** address, std::size_t bytes, cudaMemPool_t from) noexcept {
   *address = nullptr;
   if (bytes == 0) return cudaSuccess;
   int device = 0;
   cudaError_t const status = cudaGetDevice(&device);
   if (status != cudaSuccess) return status;
-  return on_device(device, [&] {
-    std::shared_ptr<place> const in = place_of(device);
-    place& its = *in;
+  cudaError_t const result = on_device(device, [&] {
+    block made{.in = place_of(device), .range = nullptr, .bytes = from == nullptr ? bytes : 0};
+    place& its = *made.in;
+    if (from == nullptr && scope_now.is_of_pool && bytes >= mapped_min) {
+      made.range = map(device, bytes);
+    }
+    if (made.range != nullptr) {
+      made.bytes = 0;
+      std::lock_guard const lock(mutex_);
+      *address = made.range->begin();
+      blocks_.insert_or_assign(*address, std::move(made));
+      return cudaSuccess;
+    }
     cudaError_t failure =
         cudaMallocFromPoolAsync(address, bytes, from != nullptr ? from : its.pool(), its.stream());
     if (failure != cudaSuccess) return failure;
@@ -234,19 +256,20 @@ cudaError_t device_store::allocate(void** address, std::size_t bytes, cudaMemPoo
     if (failure == cudaSuccess) {
       try {
         std::lock_guard const lock(mutex_);
-        blocks_.insert_or_assign(*address, block{.in = in, .bytes = from == nullptr ? bytes : 0});
+        blocks_.insert_or_assign(*address, std::move(made));
       } catch (std::bad_alloc const&) {
         failure = cudaErrorMemoryAllocation;
       }
     }
     if (failure != cudaSuccess) {
       retry_cleanup([&] { return cudaFreeAsync(*address, its.stream()); });
-      *address = nullptr;
     } else if (from == nullptr) {
       static_cast<void>(its.count(bytes, 0));
     }
     return failure;
   });
+  if (result != cudaSuccess) *address = nullptr;
+  return result;
 }
 
 cudaError_t device_store::free(void* address) noexcept {
@@ -263,9 +286,12 @@ cudaError_t device_store::free(void* address) noexcept {
   cudaError_t const status = clean_up_on_device(in->device(), [&, &its = *in] {
     cudaError_t failure = waits ? wait_for_device() : cudaSuccess;
     // After a sticky fault all calls fail, and still free.
-    if (failure == cudaSuccess || is_sticky(failure)) {
-      failure = cudaFreeAsync(address, its.stream());
+    if (failure != cudaSuccess && !is_sticky(failure)) return failure;
+    if (freed.mapped().range != nullptr) {
+      freed.mapped().range.reset();
+      return cudaSuccess;
     }
+    failure = cudaFreeAsync(address, its.stream());
     // The memory counts as used until then (measured).
     if (failure == cudaSuccess) static_cast<void>(succeeded(cudaStreamSynchronize(its.stream())));
     return failure;

@@ -10,14 +10,17 @@
 #include <mutex>
 #include <vector>
 
+#include "address_range.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 
 // What this thread knows meanwhile of the memory that it allocates and frees.
 struct ESCROW_LOCAL memory_scope {
-  bool is_unused = false;          // what it frees, by GPU work
-  bool is_caller_patient = false;  // out of memory, the caller waits for the worker
+  bool is_unused = false;  // what it frees, by GPU work
+  // What it allocates is a pool's: large blocks do not share CUDA's steps with others, so what is
+  // freed is the device's at once. Out of memory, the pool waits for the worker.
+  bool is_of_pool = false;
 
   // Makes it the thread's until the end of the scope.
   class set;
@@ -38,6 +41,7 @@ class ESCROW_LOCAL memory_scope::set {
 //   keeps every thread from launching meanwhile (measured); a memory pool does neither. What is
 //   freed stays there for the next allocation. Of that, what no allocation has needed for
 //   `window` goes back to the device, but for an eighth of what is used, and for 32 MiB.
+//   A pool's large blocks have memory of their own: ranges of addresses.
 // Thread safety: any thread. The lock is held across no CUDA call.
 // Lifetime: the process's. A device that was reset gets a new pool.
 // Capture: capture-safe.
@@ -65,16 +69,21 @@ class ESCROW_LOCAL device_store {
   std::size_t trim(int device);
 
  private:
+  static constexpr std::size_t mapped_min = std::size_t{4} << 20;  // bytes of a large block
+
   class place;
   struct block {
     std::shared_ptr<place> in;
-    std::size_t bytes = 0;         // of the place's pool; 0: of another one
-    bool is_late = false;          // to be freed after the next wait for the device
-    bool is_known_unused = false;  // that has been
+    std::unique_ptr<address_range> range;  // null: of a pool of CUDA
+    std::size_t bytes = 0;                 // of the place's pool; 0: of another one
+    bool is_late = false;                  // to be freed after the next wait for the device
+    bool is_known_unused = false;          // that has been
   };
 
   [[nodiscard]] std::shared_ptr<place> known_place(int device);  // null if there is none
   [[nodiscard]] std::shared_ptr<place> place_of(int device);
+  // With that device current, in Relaxed mode. Null if the device has no ranges. Throws cuda_error.
+  [[nodiscard]] std::unique_ptr<address_range> map(int device, std::size_t bytes);
   [[nodiscard]] void* take_late(place const& in) noexcept;  // null if there is none
   // Of all devices, what was unused for so long. True if more may follow.
   bool settle(std::chrono::nanoseconds least) noexcept;

@@ -61,6 +61,8 @@ slot_pool::state::state(slot_pool& pool, pool_options given, make_function made,
       bytes_max((policy != nullptr ? *policy : scratch_policy{}).bytes_max),
       unused_max((policy != nullptr ? *policy : scratch_policy{}).idle_max),
       checked_at(std::chrono::steady_clock::now().time_since_epoch()),
+      in_arena{.may_be =
+                   policy != nullptr && policy->source.is_for_arenas && options.group.has_value()},
       keep_factor(policy != nullptr && policy->source.is_cheap_to_free ? policy->keep_factor : 0),
       peak((policy != nullptr ? *policy : scratch_policy{}).keep_window) {}
 
@@ -120,7 +122,7 @@ std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
     host_wait wait;
     auto const has_slots = [&in] {
       std::size_t sum = 0;
-      in.for_each_size([&](auto& each) { sum += each.slots.alive(); });
+      in.for_each_size([&](auto& each) { sum += each.slots.alive() + each.in_arena.alive(); });
       return sum != 0;
     };
     while (has_slots()) {
@@ -158,7 +160,8 @@ bool host_wait::go_on(std::chrono::nanoseconds max) {
   return true;
 }
 
-slot::slot(slot_pool& pool, size_class& of, slot_pool::make_function const& make)
+slot::slot(slot_pool& pool, size_class& of, slot_pool::make_function const& make,
+           memory_source const* from, std::size_t bytes)
     : reclaimable(pool.state_->core, release_lane::destroy, pool.device(),
                   &slot_pool::destroy_slot),
       pool_(pool),
@@ -168,11 +171,11 @@ slot::slot(slot_pool& pool, size_class& of, slot_pool::make_function const& make
   ready_.make();
   unrecorded_.reserve(2);
   also_ready_.reserve(2);
-  resource_ = make(of);
+  resource_ = make(of, from, bytes);
 }
 
 void slot_pool::state::destroy(slot& idle) noexcept {
-  idle.of_.slots.begin_end();
+  idle.of_.count_of(idle).begin_end();
   if (!idle.is_done_) idle.reclaim_after(idle.ready(), {});
   idle.push();
 }
@@ -182,8 +185,8 @@ void slot_pool::state::leak(slot& unknown) noexcept {
   unknown.end_in_group();
   size_class::end_uncovered(unknown);
   deleter_core::leak(unknown);
-  give_back(of);
-  of.slots.remove();
+  if (unknown.place_ == nullptr) give_back(of);
+  of.count_of(unknown).remove();
 }
 
 void slot_pool::destroy_slot(reclaimable& thing) noexcept {
@@ -191,9 +194,11 @@ void slot_pool::destroy_slot(reclaimable& thing) noexcept {
   // A graph may have held it last, and CUDA may have released it too early.
   state& in = *idle.pool_.state_;
   size_class& of = idle.of_;
+  arena_place* const place = idle.place_;
+  slot_count& count = of.count_of(idle);
   if (may_work_go_on_untold()) {
-    in.give_back(of);
-    of.slots.end();
+    if (place == nullptr) in.give_back(of);
+    count.end();
     return deleter_core::leak(idle);
   }
   for (; !idle.also_ready_.empty(); idle.also_ready_.pop_back()) {
@@ -207,8 +212,13 @@ void slot_pool::destroy_slot(reclaimable& thing) noexcept {
     memory_scope::set const known({.is_unused = true});
     delete &idle;
   }
-  in.give_back(of);
-  of.slots.end();  // only now: it counts for the limits until its memory is back
+  if (place != nullptr) {
+    in.in_arena.bytes.fetch_sub(place->end - place->begin, std::memory_order_relaxed);
+    in.in_arena.its->remove(*place);
+  } else {
+    in.give_back(of);
+  }
+  count.end();  // only now: it counts for the limits until its memory is back
   in.drop_reference();
 }
 

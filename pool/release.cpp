@@ -177,7 +177,7 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on,
   if (capture.is_active() && !claim.is_held_in(capture.id)) {
     hold_in_graph(*lease.what, capture, false, {});
   }
-  if (is_in_its_own) return release_captured(lease, end);
+  if (is_in_its_own) return release_captured(lease, end, is_claiming_stream);
   if (capture.is_none()) {
     check(release_eager(lease, on), "cudaEventRecord");
   } else {
@@ -289,7 +289,8 @@ void slot_pool::state::release_or_defer(claimed_slot& lease, stream_use const& o
   finish_release(used);
 }
 
-void slot_pool::state::release_captured(claimed_slot& lease, capture_frontier& end) {
+void slot_pool::state::release_captured(claimed_slot& lease, capture_frontier& end,
+                                        bool is_behind_claim) {
   slot& used = *lease.what;
   for (stream_use const& also : used.unrecorded_) {
     device_scope const current(also.device);
@@ -307,7 +308,7 @@ void slot_pool::state::release_captured(claimed_slot& lease, capture_frontier& e
   untrack(used);  // before the slot may have a new lease
   bool is_free = false;
   try {
-    is_free = reuse.end_lease_in(used, lease.capture_id, end.all());
+    is_free = reuse.end_lease_in(used, lease.capture_id, end.all(), is_behind_claim);
   } catch (...) {
     track(used);
     throw;

@@ -20,9 +20,11 @@ slot_pool::owned scratch_pool::make_slots(pool_options const& options, scratch_p
         where);
   }
   auto const functions = std::make_shared<slot_functions<device_block> const>();
-  auto make = [functions, source = policy.source](size_class const& of) {
-    return std::make_unique<resource_of<device_block>>(
-        *functions, [&] { return device_block(of.bytes, source); });
+  auto make = [functions, source = policy.source](size_class const& of, memory_source const* from,
+                                                  std::size_t bytes) {
+    return std::make_unique<resource_of<device_block>>(*functions, [&] {
+      return from != nullptr ? device_block(bytes, *from) : device_block(of.bytes, source);
+    });
   };
   return detail::called_at(call, where,
                            [&] { return slot_pool::create(options, std::move(make), &policy); });

@@ -74,6 +74,10 @@ struct ESCROW_LOCAL size_class {
   free_lists free;
   slot_count slots;                        // without leaked ones
   std::atomic<std::size_t> slots_peak{0};  // statistics: relaxed
+  slot_count in_arena;                     // others, which no limit counts
+  [[nodiscard]] slot_count& count_of(slot const& its) noexcept {
+    return its.place_ == nullptr ? slots : in_arena;
+  }
   slots_in_graphs captured;
 
   // How many slots are uncovered, free or leased again. Read by each claim or release without an

@@ -19,6 +19,8 @@
 
 namespace escrow::inline v0_1 {
 
+struct arena_place;
+
 // One graph's hold on a slot, released by the graph's user object or by a node's share. Thread
 // safety and lifetime: as reclaimable.
 struct graph_hold final : slot_reference {
@@ -27,6 +29,7 @@ struct graph_hold final : slot_reference {
 
   [[nodiscard]] std::size_t bytes() const noexcept override;
   [[nodiscard]] void const* slot_address() const noexcept override { return &held_; }
+  [[nodiscard]] range_end range() const noexcept override;
   void enter(reference_set const& set) noexcept override;
   static void drop_hold(reclaimable& thing) noexcept;
 
@@ -53,11 +56,12 @@ struct unrecorded_use : stream_use, boost::intrusive::set_base_hook<> {
 // Lifetime: created by its pool, destroyed on the worker.
 struct slot final : reclaimable {
   // Throws std::bad_alloc, cuda_error, and what `make` throws.
-  slot(slot_pool& pool, size_class& of, slot_pool::make_function const& make);
+  slot(slot_pool& pool, size_class& of, slot_pool::make_function const& make,
+       memory_source const* from = nullptr, std::size_t bytes = 0);
 
   slot_pool& pool_;
   size_class& of_;
-  std::uint64_t number_ = 0;  // of its pool's slots
+  std::uint64_t number_ = 0;  // of its pool's slots that lists may have
 
   // Links of its list: a free list, or a slot_list.
   slot* older_ = nullptr;
@@ -136,7 +140,8 @@ struct slot final : reclaimable {
   std::vector<cudaGraphNode_t> released_after_;
   std::uint64_t released_edges_ = 0;
 
-  // In a sharing group.
+  // In a sharing group. Not null: it is of an arena, and goes with its last holder.
+  arena_place* place_ = nullptr;
   std::uint64_t group_number_ = 0;  // see lease_span::slot; 0: no capture has claimed it yet
   // What graphs know of its lease: of a capture, while it lives. Owned as the lease.
   std::shared_ptr<group_lease> in_group_;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "arena.hpp"
 #include "capture_reuse.hpp"
 #include "claimer_streams.hpp"
 #include "deferred_slots.hpp"
@@ -38,7 +39,6 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] claim_kind kind_of(claim_request const& asked) const noexcept {
     return is_host_ordered ? claim_kind::for_host : asked.kind;
   }
-  // The lease of a slot that was taken.
   [[nodiscard]] claimed_slot leased(slot& taken, stream_use const& on, source_location where,
                                     std::uint64_t capture_id = 0) noexcept {
     if (options.track_leases) taken.note_ = {where, std::chrono::steady_clock::now()};
@@ -49,7 +49,6 @@ struct ESCROW_LOCAL slot_pool::state {
     taken.resource_->note_access(on.id);
     return {&taken, taken.resource_.get(), taken.was_used_, on, capture_id};
   }
-  // The lease of the newest slot of the stream's own.
   [[nodiscard]] claimed_slot leased_in_order(slot& own, claim_request const& asked,
                                              stream_use const& on) {
     if (!own.also_ready_.empty()) wait_for(own, asked.stream, true);
@@ -60,22 +59,21 @@ struct ESCROW_LOCAL slot_pool::state {
                                           capture_frontier frontier = {});
 
   // at_limit.cpp
-  // After a claim's first look has found nothing, so that a limit is reached. One claim at a time
-  // searches there, also for room, which other claims leave to it. `may_wait`: this one waits for
-  // its turn. Null, and what was seen, if there is no slot.
+  // After a claim's first look has found nothing. One claim at a time searches, also for room.
+  // `may_wait`: this one waits for its turn. Null, and what was seen, if there is no slot.
   [[nodiscard]] slot* search_at_limit(claim_request const& asked, size_class& of,
                                       stream_use const& on, capture_info const& capture,
                                       capture_frontier const& frontier, bool may_wait,
                                       search_result& seen);
-  // After a search that found nothing: false if the claim ends so; else what it waited for may have
-  // come. A search that others disturbed is repeated at most as often as there are slots.
+  // After a search that found nothing: false if the claim ends so. A search that others disturbed
+  // is repeated at most as often as there are slots.
   [[nodiscard]] bool may_search_again(claim_request const& asked, size_class& of,
                                       search_result& seen, claim_waits& waits);
   // The deleters whose workers may free memory, and how much all of them have reclaimed so far.
   [[nodiscard]] std::array<deleter_core const*, 2> workers() const noexcept;
   [[nodiscard]] std::uint64_t reclaimed() const noexcept;
-  // After a claim found no memory: waits until the workers have reclaimed something. Runs no
-  // owner's destructor. False if they have nothing, or if the time is over.
+  // Waits until the workers have reclaimed something. Runs no owner's destructor. False if they
+  // have nothing, or if the time is over.
   [[nodiscard]] bool wait_for_workers(claim_request const& asked, search_result& seen,
                                       claim_waits& waits) noexcept;
 
@@ -96,20 +94,19 @@ struct ESCROW_LOCAL slot_pool::state {
                                  search_result& seen);
   // One that no GPU work uses: idle or new. `on`: the claim's stream, null if it captures.
   [[nodiscard]] slot* take_unused(size_class& of, stream_use const* on, search_result& seen);
-  // An idle slot. Asks about the last launch of each exec in flight until there is one, then about
-  // each list's oldest slot, about each once in a pass. `is_first_look`: not for longer than making
-  // a slot takes; and not about a full pool's only list, whose oldest slot the claim gets anyway.
+  // An idle slot. Asks about the last launch of each exec in flight, then about each list's oldest
+  // slot, each once in a pass. `is_first_look`: not for longer than making a slot takes; and not
+  // about a full pool's only list, whose oldest slot the claim gets anyway.
   [[nodiscard]] slot* take_idle(size_class& of, search_pass& pass, bool is_first_look = false);
-  // Whether the work on a free slot is done. If only other streams' work is not, the slot gets a
-  // list of its own, so that it hides no later release of its stream.
+  // If only other streams' work is not done, the slot gets a list of its own, so that it hides no
+  // later release of its stream.
   [[nodiscard]] static bool is_done(slot& free) noexcept;
   [[nodiscard]] search_pass next_pass() noexcept {
     return {.number = passes.fetch_add(1, std::memory_order_relaxed) + 1};
   }
   // Null if a limit is reached. On failure null, and `seen` has the reason.
   slot* make_slot(size_class& of, search_result& seen) noexcept;
-  // The same as a last resort, after it has made room in other sizes, also with what is idle on the
-  // stream `on`; null if nothing can be recorded there.
+  // The same as a last resort, after it has made room in other sizes, also of what is idle on `on`.
   slot* grow_in_room(size_class& of, search_result& seen, stream_use const* on);
   // Whether room in bytes would help: no slot was made for lack of memory.
   [[nodiscard]] bool may_make_room(size_class const& of, search_result const& seen) const noexcept;
@@ -124,12 +121,19 @@ struct ESCROW_LOCAL slot_pool::state {
                       char const* remedy = "use a pool of the stream's device");
 
   // kept_memory.cpp
-  // As make_slot(); before, what is idle in other sizes is freed if the pool would keep more than
-  // scratch_policy::keep_factor allows. `own`: not null, a larger block of that stream will do.
+  // As make_slot(), within scratch_policy::keep_factor. `own`: a larger block of that stream will
+  // do.
   [[nodiscard]] slot* grow(size_class& of, search_result& seen, stream_use const* own);
   [[nodiscard]] slot* take_larger(size_class const& of, stream_use const& own);
   void free_idle(size_class const& of, std::size_t kept_max);
   [[nodiscard]] std::size_t bytes_alive(bool is_in_use) noexcept;
+
+  // arena_claims.cpp
+  [[nodiscard]] arena* ask_for_arena();  // null: there is none; the next two: as make_slot()
+  [[nodiscard]] slot* take_in_arena(claim_request const& asked, size_class& of,
+                                    capture_info const& capture, capture_frontier const& frontier,
+                                    search_result& seen);
+  [[nodiscard]] slot* make_in_arena(size_class& of, arena_place& place, search_result& seen);
 
   // captured.cpp
   [[nodiscard]] slot* take_captured(claim_request const& asked, size_class& of,
@@ -143,8 +147,8 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] slot* take_held(size_class* from, std::size_t bytes_most,
                                 capture_info const& capture, capture_frontier const& frontier,
                                 source_location where);
-  // Makes the captured graph hold the slot that a claim took; `is_exclusive`: no other claim and no
-  // other graph gets it meanwhile. If it throws, the slot is where it was.
+  // The captured graph holds what a claim took; `is_exclusive`: nothing else gets it meanwhile. If
+  // it throws, the slot is where it was.
   void give_to_graph(slot& taken, capture_info const& capture, source_location where,
                      bool is_exclusive = false);
   // Of a claim in a capture, of a pool in a group, to be noted with the slot that it gets.
@@ -159,7 +163,6 @@ struct ESCROW_LOCAL slot_pool::state {
   // release.cpp
   // `stream` without its id; the device queried only for an ambiguous handle.
   [[nodiscard]] stream_use use_without_id(stream_ref stream) const;
-  // Whether the lease of a capture was told of a stream outside of captures.
   [[nodiscard]] static bool was_told_after_its_capture(slot const& leased) noexcept;
   [[nodiscard]] capture_reuse::claim_state state_of(claimed_slot const& lease) const noexcept;
   // `claim`: state_of(lease). Not `is_claiming_stream`: not known to be; of any device.
@@ -174,15 +177,14 @@ struct ESCROW_LOCAL slot_pool::state {
   void release_idle(claimed_slot& lease) noexcept;  // nothing but graphs uses it
   void release_reclaimed(claimed_slot& lease, stream_use const& on) noexcept;  // in a destructor
   static void forget_captured_uses(slot& used) noexcept;
-  void release_captured(claimed_slot& lease, capture_frontier& end);
-  // Ends a lease that cannot be released. `is_told`: a usage_error was reported.
-  void release_after_failure(claimed_slot& lease, bool is_told) noexcept;
-  // `may_be_shared`: see capture_reuse::end_lease.
+  // `is_behind_claim`: that comes after the claim, without work between them, too.
+  void release_captured(claimed_slot& lease, capture_frontier& end, bool is_behind_claim);
+  void release_after_failure(claimed_slot& lease, bool is_told) noexcept;  // which was reported
   void end_lease(slot& used, bool may_be_shared = false) noexcept;
   void go_home(slot& idle) noexcept {
     // In no stream's list, where it would stand behind busy ones.
     if (idle.is_done_) idle.key_ = free_lists::idle;
-    if (!idle.of_.free.put(idle)) destroy(idle);
+    if (idle.place_ != nullptr || !idle.of_.free.put(idle)) destroy(idle);
   }
 
   // uses.cpp
@@ -226,8 +228,7 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] bool release_uncovered(claimed_slot& lease);
   // Half of a size's slots may be uncovered: streams that make no call leave the rest to others.
   [[nodiscard]] std::size_t uncovered_max() const noexcept { return slots_max / 2; }
-  // With pool_options::check_streams: throws usage_error if the stream was destroyed. Other calls
-  // may crash then.
+  // With pool_options::check_streams: throws usage_error if the stream was destroyed.
   void require_stream(char const* call, stream_use const& on) const {
     if (options.check_streams) [[unlikely]]
       refuse_destroyed(call, on);
@@ -263,7 +264,6 @@ struct ESCROW_LOCAL slot_pool::state {
   // refuse.cpp
   // Throws pool_exhausted: the size is above the policy's limit.
   [[noreturn]] void refuse_size(claim_request const& asked, size_class const& of) const;
-  // What the errors of a claim say beside its reason.
   [[nodiscard]] std::string describe_claim(claim_request const& asked, size_class& of,
                                            search_result const& seen);
   // The options that would have helped, with their values.
@@ -374,6 +374,7 @@ struct ESCROW_LOCAL slot_pool::state {
   std::atomic<std::uint64_t> returned{0};
   std::atomic<std::uint64_t> given_back{0};  // the same, and what was reserved in vain
   search_turns turns;
+  arena_use in_arena;
   double const keep_factor;  // see scratch_policy; 0 if all is kept
   use_peak peak;
   std::atomic<std::size_t> surplus{0};  // of all leases, see slot; relaxed: a measure

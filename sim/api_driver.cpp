@@ -1,5 +1,7 @@
 // The driver's version, and those of its functions that the runtime hands out.
+#include "address_ranges.hpp"
 #include "api.hpp"
+#include "driver_call.hpp"
 #include "graphs.hpp"
 #include "nodes.hpp"
 #include "streams.hpp"
@@ -66,14 +68,6 @@ CUresult as_the_driver(Call runtime) {
   me.in_callback = callbacks;
   me.last_error = kept;
   return static_cast<CUresult>(status);
-}
-
-// As call(), but for a function of the driver.
-template <class Body>
-CUresult driver_call(char const* name, Body body) {
-  api_call c(name);
-  cudaError_t const admitted = c.admit(outlives_fault | without_context);
-  return admitted == cudaSuccess ? body(c) : static_cast<CUresult>(admitted);
 }
 
 }  // namespace
@@ -186,6 +180,17 @@ CUresult CUDAAPI cuda_driver_exchange_mode(CUstreamCaptureMode* mode) {
   *mode = static_cast<CUstreamCaptureMode>(its);
   return result;
 }
+CUresult CUDAAPI cuda_driver_device_attribute(int* value, CUdevice_attribute which,
+                                              CUdevice device) {
+  return driver_call("cuDeviceGetAttribute", [&](api_call& c) {
+    if (value == nullptr || device < 0 || device >= c.s.how.devices)
+      return CUDA_ERROR_INVALID_VALUE;
+    if (which != CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
+      return CUDA_ERROR_INVALID_VALUE;
+    *value = c.s.how.has_virtual_memory ? 1 : 0;
+    return CUDA_SUCCESS;
+  });
+}
 CUresult CUDAAPI cuda_driver_kernel_params(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
   return driver_call("cuGraphKernelNodeGetParams", [&](api_call&) {
     auto const* const kernel = node == nullptr ? nullptr : std::get_if<kernel_work>(&node->what);
@@ -243,6 +248,16 @@ void* find_function(std::string_view symbol, int version) {
             reinterpret_cast<void*>(&cuda_driver_node_dependencies)},
       entry{"cuThreadExchangeStreamCaptureMode", 10010,
             reinterpret_cast<void*>(&cuda_driver_exchange_mode)},
+      entry{"cuDeviceGetAttribute", 2000, reinterpret_cast<void*>(&cuda_driver_device_attribute)},
+      entry{"cuMemGetAllocationGranularity", 10020,
+            reinterpret_cast<void*>(&cuda_driver_granularity)},
+      entry{"cuMemAddressReserve", 10020, reinterpret_cast<void*>(&cuda_driver_reserve)},
+      entry{"cuMemAddressFree", 10020, reinterpret_cast<void*>(&cuda_driver_free_range)},
+      entry{"cuMemCreate", 10020, reinterpret_cast<void*>(&cuda_driver_create)},
+      entry{"cuMemRelease", 10020, reinterpret_cast<void*>(&cuda_driver_release_memory)},
+      entry{"cuMemMap", 10020, reinterpret_cast<void*>(&cuda_driver_map)},
+      entry{"cuMemUnmap", 10020, reinterpret_cast<void*>(&cuda_driver_unmap)},
+      entry{"cuMemSetAccess", 10020, reinterpret_cast<void*>(&cuda_driver_set_access)},
       entry{"cuStreamGetCtx", 9020, reinterpret_cast<void*>(&cuda_driver_stream_context)},
       entry{"cuCtxGetId", 12000, reinterpret_cast<void*>(&cuda_driver_context_id)},
       entry{"cuDevicePrimaryCtxRetain", 7000, reinterpret_cast<void*>(&cuda_driver_retain_context)},

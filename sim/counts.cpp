@@ -19,6 +19,7 @@ counts alive() {
   now.device_allocations = s.allocated.of_device;
   now.device_bytes = s.allocated.device_bytes;
   now.memory_pools = s.memory_pools.size();
+  now.address_ranges = s.ranges.size();
   for (auto const& [address, block] : s.graph_blocks) {
     ++now.device_allocations;
     now.device_bytes += block->params.bytesize;

@@ -41,11 +41,27 @@ void* make(std::size_t bytes, allocation const& what) {
   return address;
 }
 
+// What is mapped around an address; null if nothing is.
+mapped_piece const* find_piece_around(void const* address) {
+  auto const asked = reinterpret_cast<std::uintptr_t>(address);
+  for (auto const& [begin, range] : the().ranges) {
+    if (asked < begin || asked >= begin + range.bytes) continue;
+    auto const after = range.pieces.upper_bound(asked);
+    if (after == range.pieces.begin()) return nullptr;
+    auto const& [at, piece] = *std::prev(after);
+    return asked < at + piece.bytes ? &piece : nullptr;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 memory_place place_of(void const* address) {
   if (auto const block = find_block_around(address))
     return {cudaMemoryTypeDevice, block->params.poolProps.location.id};
+  if (auto const* const piece = find_piece_around(address)) {
+    return {cudaMemoryTypeDevice, piece->device};
+  }
   auto& s = the();
   auto const after = s.allocations.upper_bound(address);
   if (after == s.allocations.begin()) return {};
@@ -71,14 +87,18 @@ void uncount(state& s, allocation const& what) {
   }
 }
 
+bool take_room(std::size_t bytes, int device) {
+  if (!is_room_for(bytes, device)) trim_all(device);
+  if (!is_room_for(bytes, device)) return false;
+  the().devices[static_cast<std::size_t>(device)].bytes_in_use += bytes;
+  return true;
+}
+
 void* allocate_memory(std::size_t bytes, int device, bool host) {
-  if (!host && !is_room_for(bytes, device)) {
-    trim_all(device);
-    if (!is_room_for(bytes, device)) return nullptr;
-  }
+  if (!host && !take_room(bytes, device)) return nullptr;
   void* const address = make(bytes, {.bytes = bytes, .device = device, .host = host});
-  if (address != nullptr && !host) {
-    the().devices[static_cast<std::size_t>(device)].bytes_in_use += bytes;
+  if (address == nullptr && !host) {
+    the().devices[static_cast<std::size_t>(device)].bytes_in_use -= bytes;
   }
   return address;
 }

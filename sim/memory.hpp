@@ -10,7 +10,10 @@ memory_place place_of(void const* address);
 
 // Null if there is none left, also after all pools have given back what they keep. Lock held.
 void* allocate_memory(std::size_t bytes, int device, bool host);
-// The same of a pool: of what it keeps first. What is freed on `stream` and not gone yet counts as
+// Counts memory as in use. False if there is none left, as above. Lock held.
+bool take_room(std::size_t bytes, int device);
+// As allocate_memory(), of a pool: of what it keeps first.
+// What is freed on `stream` and not gone yet counts as
 // left.
 void* allocate_memory(std::size_t bytes, CUmemPoolHandle_st& pool, stream_state const& stream);
 // The pool keeps at most so much beside what is used. Lock held.

@@ -1,4 +1,5 @@
 // How the one state begins, begins afresh, and ends with the process.
+#include "address_ranges.hpp"
 #include "guard.hpp"
 #include "runner_free.hpp"
 #include "state.hpp"
@@ -53,6 +54,7 @@ void free_allocations(state& s) {
     ::operator delete(const_cast<void*>(address), as_cuda_aligns);
   s.allocations.clear();
   s.memory_pools.clear();
+  free_ranges(s);
   s.allocated = {};
 }
 

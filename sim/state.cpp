@@ -49,6 +49,12 @@ void set_compute_capability(int major) {
   s.how.compute_capability = major;
 }
 
+void set_virtual_memory(bool is_there) {
+  auto& s = model::the();
+  std::lock_guard const lock(s.mutex);
+  s.how.has_virtual_memory = is_there;
+}
+
 void set_device_memory(std::size_t bytes) {
   auto& s = model::the();
   std::lock_guard const lock(s.mutex);

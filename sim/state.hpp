@@ -47,6 +47,27 @@ struct allocation {
   std::uint64_t freed_on = 0;
 };
 
+// Memory of the driver's virtual memory management, by its handle.
+struct physical_memory {
+  unsigned long long handle = 0;
+  std::size_t bytes = 0;
+  int device = 0;
+  bool is_held = true;  // not released by its maker
+  std::size_t maps = 0;
+};
+
+struct mapped_piece {
+  std::size_t bytes = 0;
+  unsigned long long handle = 0;
+  int device = 0;
+};
+
+// Reserved addresses, and what is mapped there.
+struct reserved_range {
+  std::size_t bytes = 0;
+  std::map<unsigned long long, mapped_piece> pieces;
+};
+
 struct allocation_totals {
   std::size_t of_host = 0;
   std::size_t of_device = 0;
@@ -97,6 +118,9 @@ struct state {
   std::unordered_map<cudaUserObject_t, std::unique_ptr<CUuserObject_st>> user_objects;
   std::map<void const*, allocation> allocations;
   std::map<cudaMemPool_t, std::unique_ptr<CUmemPoolHandle_st>> memory_pools;  // made by the program
+  std::map<unsigned long long, physical_memory> physical;
+  unsigned long long last_physical = 0;
+  std::map<unsigned long long, reserved_range> ranges;
   // Their number and bytes, so that nobody has to walk them: alive() is called at each step.
   allocation_totals allocated;
   std::vector<std::shared_ptr<capture>> captures;

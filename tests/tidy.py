@@ -24,15 +24,15 @@ READING_ORDER = {
     " ready_event graph_query",
     "deleter": "use_clock reclaimable retired_object deleter_options sharing_group launch_order group_lease reachable_allocator release_queue wakeup deleter_accounts"
     " pending_events reference_set graph_registry recycle_lane object_store deleter_core hold set_reclaim deleter group_leases group_stats worker pass shared_object kernel_argument",
-    "pool": "device_store slot_pool slot lease claimer resource_pool free_lists slots_in_graphs size_class use_peak claimer_streams capture_reuse stream_use deferred_slots search slot_pool_state claim kept_memory at_limit refuse uses release deferred"
-    " uncovered captured device_memory scratch_pool sizes lifecycle describe stream_allocator",
+    "pool": "address_range device_store graph_walk arena slot_pool slot lease claimer resource_pool free_lists slots_in_graphs size_class use_peak claimer_streams capture_reuse stream_use deferred_slots search slot_pool_state claim kept_memory at_limit refuse uses release deferred"
+    " uncovered captured device_memory arena_claims scratch_pool sizes lifecycle describe stream_allocator",
     "graph": "graph_core graph_tree kept_leases graph_survey holding graph hoist graph_exec exec_state graph_shape"
     " exec_set stream_launcher",
     "nodes": "bound_arguments launch node_kind node_kinds build",
     "sim": "control recording kernel library recapture cuda12_names guard slots handles recycled work objects edges state thread"
-    " graphs conditionals graph_memory counts memory libraries ops runner_shared faults runner_free runner_stepped runner reset"
-    " call kernels nodes families ends recaptures captures streams launch execs"
-    " api api_errors api_device api_streams api_events api_memory api_pools api_copies api_libraries api_functions api_launch api_capture"
+    " graphs conditionals graph_memory counts memory address_ranges libraries ops runner_shared faults runner_free runner_stepped runner reset"
+    " call driver_call kernels nodes families ends recaptures captures streams launch execs"
+    " api api_errors api_device api_streams api_events api_memory api_pools api_ranges api_copies api_libraries api_functions api_launch api_capture"
     " api_graphs api_nodes api_node_params api_edges api_dot api_users api_execs api_exec_nodes api_driver",
 }
 LINE_MAX, FILE_MAX, FUNCTION_MAX, README_MAX, CLASS_WORDS_MAX = 100, 400, 70, 110, 200

@@ -10,6 +10,24 @@ namespace {
 
 using streams = std::vector<test::owned_stream>;
 
+struct ints : pooled_ints {
+  ints() : pooled_ints(1024) {}
+  [[nodiscard]] lease<int> claim(cudaStream_t stream) { return pool.claim(stream); }
+};
+
+// 1 MiB of a scratch_pool, in a sharing group or in none.
+template <bool is_in_group>
+struct scratch {
+  escrow::deleter deleter;
+  scratch_pool pool{{.slots_max = 1024,
+                     .label = "scratch",
+                     .deleter = &deleter,
+                     .group = is_in_group ? std::optional(sharing_group()) : std::nullopt}};
+  [[nodiscard]] lease<device_block> claim(cudaStream_t stream) {
+    return pool.claim(stream, std::size_t{1} << 20U);
+  }
+};
+
 // Captures `enqueue(stream)` so many times, on several streams in turn.
 template <class Enqueue>
 test::owned_graph captured_times(streams const& on, int times, Enqueue enqueue) {
@@ -22,11 +40,15 @@ test::owned_graph captured_times(streams const& on, int times, Enqueue enqueue) 
 }
 
 // Claims and releases in a capture, with a kernel each, less the kernels alone.
+template <class From>
 void claim(benchmark::State& state, int branch_count, int claims) {
   streams const on = make_streams(branch_count);
-  pooled_ints from(1024);
+  From from;
   auto const plain = [](cudaStream_t stream) { enqueue_row(stream, 1); };
-  auto const ours = [&](cudaStream_t stream) { enqueue_claim(from, stream); };
+  auto const ours = [&](cudaStream_t stream) {
+    auto const claimed = from.claim(stream);
+    test::must(test::launch_tiny(stream));
+  };
   static_cast<void>(captured_times(on, claims, ours));  // makes the slots
   settle(from.deleter);
   turns taken;
@@ -141,9 +163,12 @@ void register_all(settings const& how) {
   };
   for (int const claims : {256, how.choose(16'384, 1024)}) {
     for (int const branches : {1, 16}) {
-      add("capture/claim/branches:" + std::to_string(branches) +
-              "/claims:" + std::to_string(claims),
-          claims > 256 ? of_large : often(40), &claim, branches, claims);
+      std::string const name =
+          "/branches:" + std::to_string(branches) + "/claims:" + std::to_string(claims);
+      times const how_often = claims > 256 ? of_large : often(40);
+      add("capture/claim" + name, how_often, &claim<ints>, branches, claims);
+      add("capture/scratch" + name, how_often, &claim<scratch<false>>, branches, claims);
+      add("capture/grouped" + name, how_often, &claim<scratch<true>>, branches, claims);
     }
   }
   int const owners = how.choose(8192, 512);

@@ -76,14 +76,30 @@ scratch_way make_meter() {
   return {.claim = claim, .release = release, .device_bytes = [=] { return its->peak; }};
 }
 
-// Captures, instantiates and launches all graphs, in the order of `batches`, and returns what they
+// Layers with 500 MiB each, one after another, and a scalar of each that stays.
+void enqueue_layers(scratch_way const& way, cudaStream_t stream, std::size_t layers,
+                    std::size_t scale) {
+  std::vector<void*> scalars;
+  for (std::size_t i = 0; i < layers; ++i) {
+    void* const large = way.claim(stream, (std::size_t{500} << 20U) / scale);
+    scalars.push_back(way.claim(stream, sizeof(float)));
+    test::must(test::launch_tiny(stream));
+    way.release(stream, large);
+  }
+  for (void* const each : scalars) way.release(stream, each);
+}
+
+using model = void(scratch_way const& way, cudaStream_t stream, std::size_t size,
+                   std::size_t scale);
+
+// Captures, instantiates and launches graphs of all sizes, in this order, and returns what they
 // need of the device.
-double device_bytes(scratch_way const& way, std::vector<std::size_t> const& batches,
+double device_bytes(scratch_way const& way, model* enqueue, std::vector<std::size_t> const& sizes,
                     std::size_t scale) {
   test::owned_stream const stream = test::make_stream();
   std::vector<launch_call> execs;
-  for (std::size_t const batch : batches) {
-    execs.push_back(way.exec_of(stream, [&] { enqueue_model(way, stream, batch, scale); }));
+  for (std::size_t const size : sizes) {
+    execs.push_back(way.exec_of(stream, [&] { enqueue(way, stream, size, scale); }));
     execs.back()(stream);
   }
   test::must(cudaStreamSynchronize(stream));
@@ -91,15 +107,21 @@ double device_bytes(scratch_way const& way, std::vector<std::size_t> const& batc
 }
 
 // The time is microseconds for a graph.
-void run_mixed(benchmark::State& state, way_arm const& which,
-               std::vector<std::size_t> const& batches, std::size_t scale) {
-  double const best = device_bytes(make_meter(), batches, scale);
-  auto const graphs = static_cast<double>(batches.size());
+void run_mixed(benchmark::State& state, way_arm const& which, model* enqueue,
+               std::vector<std::size_t> const& sizes, std::size_t scale) {
+  double const best = device_bytes(make_meter(), enqueue, sizes, scale);
+  auto const graphs = static_cast<double>(sizes.size());
   repeat(state, [&] {
+    escrow::deleter::global().drain();
+    static_cast<void>(trim_device_memory(0));
+    test::must(cudaDeviceSynchronize());
+    double const before = free_device_bytes();
     scratch_way const way = which.setup(0);
     double bytes = 0;
-    double const us = us_of([&] { bytes = device_bytes(way, batches, scale); });
+    double const us = us_of([&] { bytes = device_bytes(way, enqueue, sizes, scale); });
     state.counters["device_mib"] = bytes / (1 << 20U);
+    // After the execs are gone: with what CUDA keeps for them.
+    state.counters["missing_mib"] = (before - free_device_bytes()) / (1 << 20U);
     state.counters["over_best"] = bytes / best;
     return us / graphs;
   });
@@ -111,14 +133,17 @@ void register_mixed(settings const& how) {
   std::size_t const scale = how.is_simulated ? 64U : 1U;
   std::vector<std::size_t> batches{1};
   for (std::size_t batch = 8; batch <= 512; batch += 8) batches.push_back(batch);
-  auto const add_way = [&](std::string const& name, way_arm const& which) {
+  auto const add_way = [&](std::string const& name, way_arm const& which, model* enqueue,
+                           std::vector<std::size_t> const& sizes) {
     if (which.setup == nullptr) return;
-    add("footprint_mixed/" + name, {1, how.choose(3, 1)}, &run_mixed, which, batches, scale);
+    add(name, {1, how.choose(3, 1)}, &run_mixed, which, enqueue, sizes, scale);
   };
-  add_way("shared_smallest_first", arm_named("shared", ways));
+  add_way("footprint_mixed/shared_smallest_first", arm_named("shared", ways), &enqueue_model,
+          batches);
   std::ranges::reverse(batches);
-  for (char const* const name : {"shared", "memory_nodes", "private"}) {
-    add_way(name, arm_named(name, ways));
+  for (std::string const name : {"shared", "memory_nodes", "private"}) {
+    add_way("footprint_mixed/" + name, arm_named(name, ways), &enqueue_model, batches);
+    add_way("footprint_scalars/" + name, arm_named(name, ways), &enqueue_layers, {8});
   }
 }
 

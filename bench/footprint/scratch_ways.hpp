@@ -29,18 +29,23 @@ struct scratch_way {
 
 // A scratch pool with a sharing group, or without: then each graph has slots of its own.
 template <bool is_shared>
-scratch_way make_slots(std::size_t) {
+scratch_way make_slots(std::size_t /*bytes_max*/) {
   struct slots {
     escrow::deleter deleter;
+    sharing_group group{{.label = "footprint"}};
     scratch_pool pool{{
         .slots_max = 1024,
         .label = "footprint",
         .deleter = &deleter,
-        .group = is_shared ? std::optional(sharing_group({.label = "footprint"})) : std::nullopt,
+        .group = is_shared ? std::optional(group) : std::nullopt,
     }};
     std::unordered_map<void*, lease<device_block>> out;
   };
   auto const its = std::make_shared<slots>();
+  auto const bytes_of_all = [=] {
+    if constexpr (is_shared) return its->group.stats().bytes;
+    return its->pool.bytes();
+  };
   auto const claim = [=](cudaStream_t stream, std::size_t bytes) {
     lease<device_block> claimed = its->pool.claim(stream, bytes);
     void* const scratch = claimed->data();
@@ -49,7 +54,7 @@ scratch_way make_slots(std::size_t) {
   };
   return {.claim = claim,
           .release = [=](cudaStream_t, void* scratch) { its->out.erase(scratch); },
-          .device_bytes = [=] { return its->pool.bytes(); },
+          .device_bytes = bytes_of_all,
           .is_escrows = true};
 }
 

@@ -136,10 +136,10 @@ TEST_F(SharingGroup, HasNoPartInWhatTheSameCaptureClaimsOfOtherPools) {
   EXPECT_EQ(group.stats().slots, 1U);
 }
 
-// Scratch.
+// Scratch that is in no arena.
 
 TEST_F(SharingGroup, ClaimsTheSmallestBlockThatIsLargeEnough) {
-  scratch_pool scratch(in_group());
+  scratch_pool scratch(in_group(), {.source = memory_source::cuda_malloc()});
   graph const large = captured_claims(scratch, {1 << 20, 64 << 10, 4 << 10});
   std::size_t const bytes = scratch.bytes();
   graph const medium = captured_claims(scratch, {60 << 10, 1 << 10, 700 << 10});
@@ -151,7 +151,7 @@ TEST_F(SharingGroup, ClaimsTheSmallestBlockThatIsLargeEnough) {
 }
 
 TEST_F(SharingGroup, LeavesLargerIdleBlocksToEagerClaims) {
-  scratch_pool scratch(in_group());
+  scratch_pool scratch(in_group(), {.source = memory_source::cuda_malloc()});
   for (std::size_t const bytes : {4U << 10, 1U << 20}) scratch.claim(two, bytes).release();
   sync(two);
   graph const small = captured_claims(scratch, {3 << 10});

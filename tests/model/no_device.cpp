@@ -95,6 +95,7 @@ error cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { std::abor
 error cudaMemPoolSetAccess(cudaMemPool_t, cudaMemAccessDesc const*, size_t) { std::abort(); }
 error cudaMemPoolTrimTo(cudaMemPool_t, size_t) { std::abort(); }
 error cudaDeviceCanAccessPeer(int*, int, int) { std::abort(); }
+error cudaMemGetInfo(size_t*, size_t*) { std::abort(); }
 error cudaStreamSynchronize(cudaStream_t) { std::abort(); }
 
 // What only captures need: no program here captures.

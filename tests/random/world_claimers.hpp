@@ -13,6 +13,8 @@ struct world_claimers : world_uses {
     scratch_policy chosen;
     if (run_->bytes != 0) chosen.bytes_max = run_->bytes;
     if (run_->idles) chosen.idle_max = std::chrono::nanoseconds(1);
+    // The model knows blocks; ranges of an arena have tests of their own.
+    if (run_->shares) chosen.source = memory_source::cuda_malloc();
     scratch_ = run_->addresses ? &allocator_.emplace(options_of_pools(), chosen).pool()
                                : &own_scratch_.emplace(options_of_pools(), chosen);
   }

@@ -86,7 +86,8 @@ def captured_steps(mode, sizes, width=256):
     if mode == "native":
         used = torch.cuda.memory_reserved() - reserved
     else:
-        used = escrow_torch.stats()["memory"]["bytes" if mode == "pool" else "bytes_in_graphs"]
+        now = escrow_torch.stats()
+        used = now["group"]["bytes"] if mode == "grouped" else now["memory"]["bytes" if mode == "pool" else "bytes_in_graphs"]
     return graphs, outputs, expected, [model, inputs, pool], used
 
 

@@ -50,7 +50,8 @@ struct deleter_stats {
 struct resource_usage {
   std::size_t slots = 0;
   std::size_t owners = 0;
-  std::size_t bytes = 0;  // of the slots whose size is known
+  // Of slots whose size is known, and of a sharing group's arena up to the last of its slots.
+  std::size_t bytes = 0;
 };
 
 }  // namespace escrow::inline v0_1

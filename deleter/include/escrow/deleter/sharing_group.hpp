@@ -23,7 +23,7 @@ struct sharing_options {
 // Statistics of a sharing_group.
 struct sharing_stats {
   std::size_t slots = 0;           // that the group's graphs hold, each once
-  std::size_t bytes = 0;           // of those whose size is known
+  std::size_t bytes = 0;           // the group's arena, and slots outside of it of known size
   std::uint64_t launches = 0;      // of graph_exec, and calls of hoisted::launch()
   std::uint64_t stream_waits = 0;  // launches that waited, in their stream, for another stream's
   // Capture ids (0: not known, as of clones) of graphs whose launches nothing orders. No graph_exec
@@ -51,17 +51,18 @@ class ESCROW_API group_busy : public std::runtime_error, public located_error {
   [[noreturn]] void throw_at(source_location where) const override;
 };
 
-// What: lets the graphs of one or several pools use the same slots, one graph after another:
-//   together they need what the largest needs, if that is captured first. Pools take it by
-//   pool_options::group; graphs captured with their claims belong to it.
+// What: lets the graphs of one or several pools use the same memory, one graph after another:
+//   together they need what the largest needs. Pools take it by pool_options::group; graphs with
+//   their claims belong to it. Scratch of memory_source::device() lies in the group's arena; else
+//   graphs share slots.
 //     All launches of its graphs must be ordered. graph_exec orders its own, if all bodies of
 //   conditional nodes are named (instantiate_options). Other code launches inside
 //   hoisted::launch(), or races: sharing_stats::unordered. Neither launch nor capture into copies
 //   by plain CUDA: use graph::clone() and add_child(). Graphs that wait for each other while they
-//   run must not be in one group: they hang.
-//     A launch overwrites what earlier ones left in the slots, even of a lease that is kept
-//   (sharing_stats::outliving). Claim what must stay by claim_kept(). For nodes of graphs built by
-//   hand, claim from a pool without the group.
+//   run hang in one group.
+//     A launch overwrites what earlier ones left there, even of a lease that is kept
+//   (sharing_stats::outliving). Claim what stays by claim_kept(), and for nodes of graphs built by
+//   hand from a pool without the group.
 //     Parts of one graph (its own nodes, child graphs) that use the group must be a single line of
 //   nodes, and a conditional node's body must be the only part: see graph_exec's constructor.
 // Thread safety: any thread may call anything concurrently.

@@ -139,7 +139,13 @@ class slot_reference : public reclaimable {
  public:
   [[nodiscard]] virtual std::size_t bytes() const noexcept = 0;  // 0 if the pool does not know
   [[nodiscard]] virtual void const* slot_address() const noexcept = 0;  // identifies the slot
-  virtual void enter(reference_set const& set) noexcept = 0;            // it becomes a member
+  // Of a slot in an arena, whose bytes() are 0: the arena, and where the slot ends in it.
+  struct range_end {
+    void const* arena = nullptr;
+    std::size_t bytes = 0;
+  };
+  [[nodiscard]] virtual range_end range() const noexcept = 0;
+  virtual void enter(reference_set const& set) noexcept = 0;  // it becomes a member
 
  protected:
   slot_reference(deleter_core& core, int device, reclaim_function reclaim)

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <boost/container/small_vector.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -85,10 +86,22 @@ struct group_lease {
   std::shared_ptr<std::atomic<std::size_t>> const outliving_;  // of the group
 };
 
+// What a lease of a group covers: a slot of a pool, or a range of the group's arena.
+struct covered_place {
+  std::uint64_t slot = 0;  // its number, which no other slot of the process ever gets; 0: a range
+  std::size_t begin = 0;
+  std::size_t end = 0;
+
+  [[nodiscard]] bool overlaps(covered_place const& other) const noexcept {
+    if (slot != 0 || other.slot != 0) return slot == other.slot;
+    return begin < other.end && other.begin < end;
+  }
+};
+
 // A lease in one graph: of the capture that claimed it, or of a copy.
 struct lease_span {
   std::shared_ptr<group_lease> lease;
-  std::uint64_t slot = 0;   // its number, which no other slot of the process ever gets
+  covered_place place;
   few_nodes claimed_after;  // what the claim's stream depended on
   // Of a copy: where the lease was released when the graph was copied; what a later release came
   // after is not in the copy.

@@ -85,6 +85,15 @@ struct launch_order {
   group_order* group = nullptr;  // itself, if it is a sharing group's; never changes
 };
 
+// Memory that the graphs of a sharing group use in turn; its pools know more of it.
+struct group_memory {
+  group_memory() = default;
+  group_memory(group_memory&&) = delete;
+  virtual ~group_memory() = default;
+  // What the device lacks for it. Any thread.
+  [[nodiscard]] virtual std::size_t bytes() const noexcept = 0;
+};
+
 // What: the launch order of a sharing_group.
 struct group_order final : launch_order {
   explicit group_order(sharing_options given) : options(std::move(given)) { group = this; }
@@ -95,6 +104,8 @@ struct group_order final : launch_order {
   // Its leases that live although their capture has ended; these share it. Relaxed: a number.
   std::shared_ptr<std::atomic<std::size_t>> const outliving =
       std::make_shared<std::atomic<std::size_t>>(0);
+  std::mutex memory_mutex;  // guards the next; held while it is made
+  std::shared_ptr<group_memory> memory;
   // Statistics, guarded by the mutex.
   std::uint64_t launches = 0;
   std::uint64_t stream_waits = 0;

@@ -201,7 +201,9 @@ void release_after(deferred_releases held, std::shared_ptr<launch_end> const& en
 void leak(deferred_releases held) noexcept;
 // What the sets hold, each member once. Throws std::bad_alloc.
 [[nodiscard]] resource_usage resource_usage_of(deferred_releases const& held);
-[[nodiscard]] resource_usage resource_usage_of(std::vector<reclaimable const*> members);
+// `with_arenas`: else what lies in them counts no bytes.
+[[nodiscard]] resource_usage resource_usage_of(std::vector<reclaimable const*> members,
+                                               bool with_arenas = true);
 
 // What: maps each graph to its reference sets, by its handle. CUDA reuses handles, but no capture
 //   ids: the entry of a graph with another id is of one that was destroyed. Only an owned graph, of
@@ -275,6 +277,9 @@ class graph_registry {
   // or hoisted.
   [[nodiscard]] bool has_sealed(std::uint64_t id, cudaGraph_t graph,
                                 group_order const& group) const noexcept;
+  // The same, before a claim: sets that CUDA has released are the graph's no more.
+  [[nodiscard]] bool begin_claim(std::uint64_t id, cudaGraph_t graph,
+                                 group_order const& group) noexcept;
   // The launch orders of the sharing groups whose slots the graph holds, or held before it was
   // hoisted. Throws std::bad_alloc.
   using group_set = std::set<std::shared_ptr<launch_order>>;
@@ -321,6 +326,8 @@ class graph_registry {
   // The entry, of a graph with this id; 0: not known.
   [[nodiscard]] entries::iterator entry_for(cudaGraph_t graph, std::uint64_t id);
   void drop_released(std::uint64_t id, cudaGraph_t graph) noexcept;
+  [[nodiscard]] bool has_sealed_now(std::uint64_t id, cudaGraph_t graph,
+                                    group_order const& group) const noexcept;
   void note(std::uint64_t id, cudaGraph_t graph, std::span<reference_set* const> added);
   static void clear(entries::iterator dead) noexcept;
   void drop(reference_set& set, cudaGraph_t graph) noexcept;

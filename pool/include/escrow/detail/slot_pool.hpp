@@ -24,10 +24,12 @@
 
 namespace escrow::inline v0_1 {
 
+class arena;
 class slot_pool;
 class slot_share;
 struct claimer_stream;
 struct holder;
+struct memory_source;
 struct pool_options;
 struct pool_stats;
 struct scratch_policy;
@@ -140,7 +142,9 @@ struct claimed_slot {
 class ESCROW_API slot_pool {
  public:
   // Called with the pool's device current and in Relaxed capture mode, possibly concurrently.
-  using make_function = std::function<std::unique_ptr<resource_base>(size_class const&)>;
+  // `from`: if not null, a scratch_pool's block is from there, and of so many bytes.
+  using make_function = std::function<std::unique_ptr<resource_base>(
+      size_class const& of, memory_source const* from, std::size_t bytes)>;
   struct leave_pool {
     void operator()(slot_pool* owned) const noexcept { owned->close_and_leave(); }
   };
@@ -203,6 +207,7 @@ class ESCROW_API slot_pool {
   [[nodiscard]] std::string describe() const;
   [[nodiscard]] std::size_t bytes() const noexcept;  // of a scratch_pool's blocks
   [[nodiscard]] int device() const noexcept;
+  [[nodiscard]] arena& arena_of() const noexcept;  // there is one
 
  private:
   friend class claimer_slots;

@@ -56,6 +56,8 @@ struct ESCROW_API memory_source {
   // `free` neither waits for the device nor blocks launches. Else blocks are freed only by trim(),
   // close_for(), scratch_policy::idle_max and at a limit.
   bool is_cheap_to_free = false;
+  // Captures of a pool in a sharing group claim from the group's arena instead.
+  bool is_for_arenas = false;
 
   [[nodiscard]] static memory_source device();       // device_malloc, device_free
   [[nodiscard]] static memory_source cuda_malloc();  // cudaMalloc, cudaFree: for IPC, RDMA, tools

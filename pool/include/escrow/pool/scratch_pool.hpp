@@ -50,6 +50,8 @@ struct scratch_stats {
   std::size_t bytes_peak = 0;        // most bytes so far
   std::uint64_t grown = 0;           // blocks allocated so far
   std::uint64_t returned = 0;        // blocks freed so far
+  // Of its slots in the arena of its sharing group, which others share: see sharing_stats::bytes.
+  std::size_t bytes_in_arena = 0;
 };
 
 // The same as a JSON object on one line, with the names of the members.
@@ -79,8 +81,8 @@ struct kernel_argument_traits<buffer_lease<T>> : kernel_argument_traits<lease<de
 class scratch_claimer;
 
 // Memory in blocks of certain sizes (block_bytes()), each with slots as those of a resource_pool.
-// Blocks are neither split nor joined. A size that was claimed once takes about 20 KB of host
-// memory until the pool is destroyed.
+// Blocks are neither split nor joined, but in the arena of a sharing group. A size that was claimed
+// once takes about 20 KB of host memory until the pool is destroyed.
 //   Memory comes back by trim(), after scratch_policy::idle_max, and if a claim finds no memory or
 // no room below scratch_policy::bytes_max: it then frees idle blocks, and may block the host (see
 // claim()). Blocks are freed only after the work on them.
@@ -112,8 +114,9 @@ class ESCROW_API scratch_pool {
   }
 
   // Claims at least `bytes` bytes. Contract and errors as resource_pool::claim. In a capture with
-  // options.group it may get a block that the group's graphs hold already, up to four times as
-  // large, and larger before the claim is refused. Any thread.
+  // options.group it gets a range of the group's arena, which no limit counts; without an arena
+  // perhaps a block that the group's graphs hold already, up to four times as large, and larger
+  // before the claim is refused. Any thread.
   //   A claim that finds no memory, or no room below scratch_policy::bytes_max, and no block of its
   // size to wait for in the stream, frees idle blocks of other sizes on its thread and tries again.
   // The `free` of memory that is not cheap to free may then block. If it finds no memory then, it

@@ -21,6 +21,8 @@ struct options {
   int devices = 2;
   // How much memory each has.
   std::size_t device_memory = std::size_t{64} << 30;
+  // Whether devices have the driver's virtual memory management.
+  bool has_virtual_memory = true;
   // Kernels and graphs are not launched while a cudaFree or cudaFreeHost waits for a device, as in
   // CUDA.
   bool frees_block_launches = false;
@@ -51,6 +53,9 @@ void set_compute_capability(int major);
 // The same as options::device_memory, until the next reset(). What is allocated stays, also if it
 // is more. Any thread.
 void set_device_memory(std::size_t bytes);
+
+// The same as options::has_virtual_memory, until the next reset(). Any thread.
+void set_virtual_memory(bool is_there);
 
 // The same as options::frees_block_launches, until the next reset(). Any thread.
 void set_frees_block_launches(bool do_block);

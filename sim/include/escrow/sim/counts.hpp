@@ -22,7 +22,8 @@ struct counts {
   std::size_t device_allocations = 0;
   std::size_t device_bytes = 0;
   std::size_t host_allocations = 0;
-  std::size_t memory_pools = 0;  // made and not destroyed
+  std::size_t memory_pools = 0;    // made and not destroyed
+  std::size_t address_ranges = 0;  // reserved and not freed
   // Captures begun and not ended, the invalidated ones included.
   std::size_t captures = 0;
   // Operations on streams that are not done.

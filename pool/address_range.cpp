@@ -1,0 +1,166 @@
+// The driver's calls for ranges of addresses.
+#include "address_range.hpp"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "escrow/core/error.hpp"
+#include "escrow/internal/device.hpp"
+
+namespace escrow::inline v0_1 {
+
+namespace {
+
+// Throws cuda_error.
+struct range_functions {
+  CUresult(CUDAAPI* granularity)(std::size_t*, CUmemAllocationProp const*,
+                                 CUmemAllocationGranularity_flags) =
+      find_in_driver<decltype(granularity)>("cuMemGetAllocationGranularity", 10020);
+  CUresult(CUDAAPI* reserve)(CUdeviceptr*, std::size_t, std::size_t, CUdeviceptr,
+                             unsigned long long) =
+      find_in_driver<decltype(reserve)>("cuMemAddressReserve", 10020);
+  CUresult(CUDAAPI* free)(CUdeviceptr,
+                          std::size_t) = find_in_driver<decltype(free)>("cuMemAddressFree", 10020);
+  CUresult(CUDAAPI* create)(CUmemGenericAllocationHandle*, std::size_t, CUmemAllocationProp const*,
+                            unsigned long long) = find_in_driver<decltype(create)>("cuMemCreate",
+                                                                                   10020);
+  CUresult(CUDAAPI* release)(CUmemGenericAllocationHandle) =
+      find_in_driver<decltype(release)>("cuMemRelease", 10020);
+  CUresult(CUDAAPI* map)(CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle,
+                         unsigned long long) = find_in_driver<decltype(map)>("cuMemMap", 10020);
+  CUresult(CUDAAPI* unmap)(CUdeviceptr, std::size_t) = find_in_driver<decltype(unmap)>("cuMemUnmap",
+                                                                                       10020);
+  CUresult(CUDAAPI* set_access)(CUdeviceptr, std::size_t, CUmemAccessDesc const*, std::size_t) =
+      find_in_driver<decltype(set_access)>("cuMemSetAccess", 10020);
+};
+
+range_functions const& driver() {
+  static range_functions const found;
+  return found;
+}
+
+// Cleanup is tried three times.
+template <class Call>
+bool is_cleaned_up(Call call) noexcept {
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    if (call() == CUDA_SUCCESS) return true;
+  }
+  return false;
+}
+
+CUmemAllocationProp properties_of(int device) {
+  CUmemAllocationProp its{};
+  its.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  its.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+  return its;
+}
+
+// Of the device itself, and of all others that can use its memory.
+std::vector<CUmemAccessDesc> users_of(int device) {
+  int devices = 0;
+  check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+  std::vector<CUmemAccessDesc> users;
+  for (int each = 0; each < devices; ++each) {
+    int can = 1;
+    if (each != device) {
+      check(cudaDeviceCanAccessPeer(&can, each, device), "cudaDeviceCanAccessPeer");
+    }
+    if (can == 0) continue;
+    users.push_back({.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = each},
+                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  }
+  return users;
+}
+
+std::size_t rounded_up(std::size_t bytes, std::size_t step) {
+  return (bytes + step - 1) / step * step;
+}
+
+}  // namespace
+
+bool address_range::is_possible_on(int device) {
+  using attribute_function = CUresult(CUDAAPI*)(int*, CUdevice_attribute, CUdevice);
+  static auto const attribute = find_in_driver<attribute_function>("cuDeviceGetAttribute", 2000);
+  int has = 0;
+  check_driver(attribute(&has, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device),
+               "cuDeviceGetAttribute");
+  return has != 0;
+}
+
+address_range::address_range(int device, std::size_t bytes) : device_(device) {
+  CUmemAllocationProp const its = properties_of(device);
+  check_driver(driver().granularity(&step_, &its, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+               "cuMemGetAllocationGranularity");
+  if (bytes == 0) {
+    std::size_t left = 0;
+    device_scope const current(device);
+    check(cudaMemGetInfo(&left, &bytes), "cudaMemGetInfo");
+  }
+  reserved_ = rounded_up(bytes, step_);
+  check_driver(driver().reserve(&begin_, reserved_, step_, 0, 0), "cuMemAddressReserve");
+}
+
+address_range::~address_range() {
+  while (!pieces_.empty()) {
+    // What stays mapped keeps its addresses.
+    if (!end_last()) return;
+  }
+  static_cast<void>(is_cleaned_up([this] { return driver().free(begin_, reserved_); }));
+}
+
+void address_range::map(std::size_t bytes) {
+  std::size_t const now = mapped();
+  if (bytes <= now) return;
+  if (bytes > reserved_) throw cuda_error(cudaErrorMemoryAllocation, "cuMemMap");
+  pieces_.reserve(pieces_.size() + 1);
+  piece made{.begin = now, .end = rounded_up(bytes, step_)};
+  make(made);
+  pieces_.push_back(made);
+}
+
+void address_range::make(piece& made) {
+  std::size_t const bytes = made.end - made.begin;
+  CUdeviceptr const at = begin_ + made.begin;
+  std::vector<CUmemAccessDesc> const users = users_of(device_);
+  CUmemAllocationProp const its = properties_of(device_);
+  check_driver(driver().create(&made.handle, bytes, &its, 0), "cuMemCreate");
+  bool is_mapped = false;
+  try {
+    check_driver(driver().map(at, bytes, 0, made.handle, 0), "cuMemMap");
+    is_mapped = true;
+    check_driver(driver().set_access(at, bytes, users.data(), users.size()), "cuMemSetAccess");
+  } catch (...) {
+    if (is_mapped) static_cast<void>(is_cleaned_up([&] { return driver().unmap(at, bytes); }));
+    static_cast<void>(is_cleaned_up([&] { return driver().release(made.handle); }));
+    throw;
+  }
+}
+
+std::size_t address_range::mapped_for(std::size_t bytes) const noexcept {
+  if (bytes == 0) return 0;
+  auto const found = std::ranges::find_if(pieces_, [&](auto& each) { return each.end >= bytes; });
+  return found == pieces_.end() ? mapped() : found->end;
+}
+
+std::size_t address_range::unmap_behind(std::size_t bytes) noexcept {
+  std::size_t const before = mapped();
+  while (!pieces_.empty() && pieces_.back().begin >= bytes) {
+    if (!end_last()) break;
+  }
+  return before - mapped();
+}
+
+bool address_range::end_last() noexcept {
+  piece const& last = pieces_.back();
+  auto const unmap = [&] { return driver().unmap(begin_ + last.begin, last.end - last.begin); };
+  if (!is_cleaned_up(unmap)) return false;
+  // Not released, it stays taken until the process ends.
+  static_cast<void>(is_cleaned_up([&] { return driver().release(last.handle); }));
+  pieces_.pop_back();
+  return true;
+}
+
+}  // namespace escrow::inline v0_1

@@ -1,0 +1,66 @@
+// What a node of a graph, also of one that is being captured, comes after.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <boost/container/small_vector.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/internal/driver.hpp"
+#include "escrow/internal/graph_query.hpp"
+
+namespace escrow::inline v0_1 {
+
+using graph_nodes = std::vector<cudaGraphNode_t>;
+
+// What the next operation on a capturing stream depends on.
+struct capture_frontier {
+  capture_frontier() = default;
+  // Throws std::bad_alloc.
+  explicit capture_frontier(detail::capture_dependencies const& after);
+
+  boost::container::small_vector<cudaGraphNode_t, 4> nodes;  // its dependencies
+  std::size_t ended = 0;  // it waits for the end of the first `ended` of them
+
+  [[nodiscard]] std::span<cudaGraphNode_t const> all() const noexcept {
+    return {nodes.data(), nodes.size()};
+  }
+  void merge(capture_frontier const& other) {  // adds the nodes of `other` that are missing here
+    for (cudaGraphNode_t const node : other.nodes) {
+      if (std::ranges::find(nodes, node) == nodes.end()) nodes.push_back(node);
+    }
+  }
+};
+
+// Calls `found(node, edge)` for each node that `node` depends on. Throws cuda_error,
+// std::bad_alloc.
+template <class Found>
+void for_each_dependency(cudaGraphNode_t node, Found found) {
+  constexpr std::size_t few = 16;
+  boost::container::small_vector<cudaGraphNode_t, few> earlier(few);
+  boost::container::small_vector<cudaGraphEdgeData, few> edges(few);
+  std::size_t count = few;
+  auto const ask = [&](cudaGraphNode_t* to, cudaGraphEdgeData* edges_to) {
+    check(query_dependencies(node, to, edges_to, count), "cudaGraphNodeGetDependencies");
+  };
+  ask(earlier.data(), edges.data());
+  if (count == few) {  // perhaps there are more
+    ask(nullptr, nullptr);
+    earlier.resize(count);
+    edges.resize(count);
+    ask(earlier.data(), edges.data());
+  }
+  for (std::size_t i = 0; i < count; ++i) found(earlier[i], edges[i]);
+}
+
+// An order-independent hash of the dependencies and edges of all `asked`. Collisions have a chance
+// of one in 2^64. Throws cuda_error, std::bad_alloc.
+[[nodiscard]] std::uint64_t fingerprint_of(std::span<cudaGraphNode_t const> asked);
+
+}  // namespace escrow::inline v0_1
