@@ -40,7 +40,7 @@ void graph_registry::add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_
   entry& its = entries_.find(copy)->second;
   its.is_hoisted = is_hoisted;
   its.groups.swap(groups);
-  its.leases.swap(leases);
+  its.copied_leases.swap(leases);
 }
 
 void graph_registry::remove_hoisted(reference_set& set, cudaGraph_t graph) noexcept {

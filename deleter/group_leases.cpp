@@ -11,23 +11,32 @@
 
 namespace escrow::inline v0_1 {
 
-void graph_registry::note_leases(std::uint64_t id, cudaGraph_t graph,
-                                 lease_spans claimed) noexcept {
+std::shared_ptr<group_lease> graph_registry::note_lease(
+    std::uint64_t id, cudaGraph_t graph, std::shared_ptr<lease_origin const> const& origin,
+    source_location where, covered_place place, std::span<cudaGraphNode_t const> claimed_after) {
   std::lock_guard const lock(mutex_);
-  if (find(graph, id) == nullptr) return;  // it was destroyed meanwhile
-  lease_spans& its = entries_.find(graph)->second.leases;
-  its.splice(its.end(), claimed);
+  auto const found = entries_.find(graph);
+  if (found == entries_.end() || !is_it(found->second, id)) return nullptr;  // it was destroyed
+  return found->second.leases.add(origin, where, place, claimed_after);
 }
 
-std::vector<lease_span> graph_registry::leases_of(cudaGraph_t graph) const {
+lease_spans graph_registry::leases_of(cudaGraph_t graph) const {
+  lease_spans all;
   std::lock_guard const lock(mutex_);
   entry const* const found = find(graph);
-  if (found == nullptr) return {};
-  return {found->leases.begin(), found->leases.end()};
+  if (found == nullptr) return all;
+  all = found->copied_leases;
+  found->leases.for_each([&](std::shared_ptr<group_lease> each) {
+    lease_span& its = all.emplace_back();
+    its.claimed_after.assign(each->claimed_after.begin(), each->claimed_after.end());
+    its.lease = std::move(each);
+  });
+  return all;
 }
 
 void graph_registry::note_outliving(entry const& ended) noexcept {
-  for (lease_span const& each : ended.leases) each.lease->note_end_of_capture();
+  for (lease_span const& each : ended.copied_leases) each.lease->note_end_of_capture();
+  ended.leases.for_each([](auto const& each) { each->note_end_of_capture(); });
 }
 
 void graph_registry::report_outliving(std::uint64_t id, cudaGraph_t graph) noexcept {
@@ -42,15 +51,16 @@ void graph_registry::report_outliving(std::uint64_t id, cudaGraph_t graph) noexc
       std::lock_guard const lock(mutex_);
       entry const* const found = id == 0 ? nullptr : find(graph, id);
       if (found == nullptr) return;
-      for (lease_span const& each : found->leases) {
-        group_lease& its = *each.lease;
-        if (its.state() != lease_state::lives) continue;
-        auto const set = std::ranges::find_if(found->sets, [&its](reference_set const* of) {
-          return &of->core() == &its.core && of->order()->group == &its.group;
+      auto const tell = [&](std::shared_ptr<group_lease> each) {
+        if (each->state() != lease_state::lives) return;
+        auto const set = std::ranges::find_if(found->sets, [&](reference_set const* of) {
+          return &of->core() == &each->origin->core && of->order()->group == &each->origin->group;
         });
-        if (set == found->sets.end()) continue;
-        told.push_back({each.lease, &(*set)->core(), (*set)->order()->group->options.label});
-      }
+        if (set == found->sets.end()) return;
+        told.push_back({std::move(each), &(*set)->core(), (*set)->order()->group->options.label});
+      };
+      for (lease_span const& each : found->copied_leases) tell(each.lease);
+      found->leases.for_each(tell);
       note_outliving(*found);
     }
     for (auto const& [lease, core, group] : told) {
@@ -66,7 +76,7 @@ void graph_registry::report_outliving(std::uint64_t id, cudaGraph_t graph) noexc
 }
 
 std::string name_of(group_lease const& lease) {
-  std::string text = "a lease of the pool \"" + lease.pool + "\"";
+  std::string text = "a lease of the pool \"" + lease.origin->pool + "\"";
   if (lease.where.line() == 0) return text;
   return text + " (claimed at " + lease.where.file_name() + ":" +
          std::to_string(lease.where.line()) + ")";

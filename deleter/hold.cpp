@@ -108,7 +108,10 @@ void graph_registry::drop_released(std::uint64_t id, cudaGraph_t graph) noexcept
   std::size_t const released = std::erase_if(found->second.sets, [graph](auto* const each) {
     return each->is_off_graphs() && std::erase(each->graphs_, graph) != 0;
   });
-  if (released != 0) found->second.leases.clear();  // with the nodes
+  if (released != 0) {  // with the nodes
+    found->second.leases.clear();
+    found->second.copied_leases.clear();
+  }
   erase_if_unused(found);
 }
 
@@ -116,8 +119,7 @@ graph_registry::entry const* graph_registry::find(cudaGraph_t graph,
                                                   std::uint64_t id) const noexcept {
   auto const found = entries_.find(graph);
   if (found == entries_.end()) return nullptr;
-  entry const& known = found->second;
-  return id == 0 || known.is_owned || known.id == id ? &known : nullptr;
+  return is_it(found->second, id) ? &found->second : nullptr;
 }
 
 graph_registry::entries::iterator graph_registry::entry_for(cudaGraph_t graph, std::uint64_t id) {
@@ -158,6 +160,7 @@ void graph_registry::clear(entries::iterator dead) noexcept {
   dead->second.sets.clear();
   dead->second.groups.clear();
   dead->second.leases.clear();
+  dead->second.copied_leases.clear();
   dead->second.is_hoisted = false;
 }
 

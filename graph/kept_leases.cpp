@@ -16,35 +16,33 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-// The leases in a graph or a part of it.
-using leases = std::vector<lease_span>;
-
-void add_leases(leases& to, cudaGraph_t graph) {
-  for (lease_span& each : graph_registry::global().leases_of(graph)) to.push_back(std::move(each));
+void add_leases(lease_spans& to, cudaGraph_t graph) {
+  to.splice(to.end(), graph_registry::global().leases_of(graph));
 }
 
 [[nodiscard]] bool may_overlap(lease_span const& one, lease_span const& other) {
-  return &one.lease->group == &other.lease->group && one.place.overlaps(other.place);
+  group_lease const& its = *one.lease;
+  return &its.origin->group == &other.lease->origin->group &&
+         its.place.overlaps(other.lease->place);
 }
 
 // What a part covers: that of its graph and of the graph's child graphs.
-leases covered_by(cudaGraph_t part) {
-  leases covered;
+lease_spans covered_by(cudaGraph_t part) {
+  lease_spans covered;
   for (cudaGraph_t const each : graphs_of(part)) add_leases(covered, each);
   return covered;
 }
 
 // The leases of a graph: its own, and those in its child graphs that live, each from its child's
 // node on.
-leases leases_in(cudaGraph_t graph, child_graphs const& children) {
-  leases all;
+lease_spans leases_in(cudaGraph_t graph, child_graphs const& children) {
+  lease_spans all;
   add_leases(all, graph);
   for (std::size_t i = 0; i < children.graphs.size(); ++i) {
-    for (lease_span& each : covered_by(children.graphs[i])) {
-      if (!is_alive(each.state())) continue;
-      each.claimed_after.assign(1, children.nodes[i]);
-      all.push_back(std::move(each));
-    }
+    lease_spans covered = covered_by(children.graphs[i]);
+    std::erase_if(covered, [](auto const& each) { return !is_alive(each.state()); });
+    for (lease_span& each : covered) each.claimed_after.assign(1, children.nodes[i]);
+    all.splice(all.end(), covered);
   }
   return all;
 }
@@ -53,7 +51,7 @@ leases leases_in(cudaGraph_t graph, child_graphs const& children) {
 // covers the same slot for another lease; null: there is none. `is_before` answers for a node of
 // the graph; with nothing if there is no such node any more.
 template <class IsBefore>
-std::shared_ptr<group_lease> overwritten_by(leases const& part, leases const& of_graph,
+std::shared_ptr<group_lease> overwritten_by(lease_spans const& part, lease_spans const& of_graph,
                                             IsBefore is_before) {
   // What nobody can know counts as a conflict.
   auto const may_be_before = [&](cudaGraphNode_t node) { return is_before(node).value_or(true); };
@@ -103,7 +101,7 @@ std::string overwrites(group_lease const& lease) {
 
 std::shared_ptr<group_lease> overwritten_in(cudaGraph_t graph, child_graphs const& children,
                                             std::vector<cudaGraphNode_t> const& line) {
-  leases const of_graph = leases_in(graph, children);
+  lease_spans const of_graph = leases_in(graph, children);
   if (of_graph.empty()) return nullptr;
   std::unordered_map<cudaGraphNode_t, std::size_t> place;
   for (std::size_t i = 0; i < line.size(); ++i) place.emplace(line[i], i);
@@ -120,7 +118,7 @@ std::shared_ptr<group_lease> overwritten_in(cudaGraph_t graph, child_graphs cons
 
 void refuse_overwriting(char const* call, std::set<cudaGraph_t> const& part, cudaGraph_t in,
                         std::span<cudaGraphNode_t const> after) {
-  leases covered;
+  lease_spans covered;
   for (cudaGraph_t const each : part) add_leases(covered, each);
   if (covered.empty()) return;
   identify(call, in);
@@ -134,7 +132,7 @@ void refuse_overwriting(char const* call, std::set<cudaGraph_t> const& part, cud
     bool const is_there = std::ranges::find(nodes, node) != nodes.end();
     return is_there ? std::optional(before.contains(node)) : std::nullopt;
   };
-  leases its = leases_in(in, children);
+  lease_spans its = leases_in(in, children);
   // Of others, the exec's own survey knows the final order.
   std::erase_if(its, [](auto const& each) { return !is_alive(each.state()); });
   auto const lost = overwritten_by(covered, its, is_before);
@@ -142,8 +140,7 @@ void refuse_overwriting(char const* call, std::set<cudaGraph_t> const& part, cud
 }
 
 lease_spans copied_leases(cudaGraph_t original, cudaGraph_t copy) {
-  std::vector<lease_span> const its = graph_registry::global().leases_of(original);
-  lease_spans leases(its.begin(), its.end());
+  lease_spans leases = graph_registry::global().leases_of(original);
   if (leases.empty()) return leases;
   std::vector<cudaGraphNode_t> const from = nodes_of(original);
   std::vector<cudaGraphNode_t> const to = nodes_of(copy);

@@ -2,12 +2,14 @@
 #include "arena.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <unordered_set>
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/launch_order.hpp"
+#include "escrow/internal/reference_set.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -21,6 +23,12 @@ bool contains(stamps const& all, std::uint64_t asked) {
 
 void add_node(graph_nodes& to, cudaGraphNode_t node) {
   if (std::ranges::find(to, node) == to.end()) to.push_back(node);
+}
+
+// Room for so many, without a new allocation for each.
+template <class Vector>
+void make_room(Vector& of, std::size_t count) {
+  if (of.capacity() < count) of.reserve(std::max(count, 2 * of.capacity()));
 }
 
 // A walk from a frontier back, nearest nodes first, for what was released before it.
@@ -81,7 +89,7 @@ std::shared_ptr<arena> arena::of(group_order& group, int device) {
   std::lock_guard const lock(group.memory_mutex);
   if (group.memory == nullptr) {
     if (!address_range::is_possible_on(device)) return nullptr;
-    group.memory = std::make_shared<arena>(device);
+    group.memory = std::make_shared<arena>(group, device);
   }
   return std::static_pointer_cast<arena>(group.memory);
 }
@@ -112,8 +120,8 @@ arena_place& arena::claim(request const& asked, capture_frontier const& frontier
 void arena::give_up(arena_place& claimed) noexcept {
   if (claimed.held == nullptr) return remove(claimed);
   std::lock_guard const lock(mutex_);
-  std::erase(taken_, &claimed);
-  claimed.its_state = arena_place::state::released;
+  untake(claimed);
+  list_released(graphs_.at(claimed.graph), claimed);
 }
 
 arena_place* arena::claim_last(request const& asked, capture_frontier const& frontier) {
@@ -122,51 +130,46 @@ arena_place* arena::claim_last(request const& asked, capture_frontier const& fro
     return std::ranges::find(ended, node) != ended.end();
   };
   std::lock_guard const lock(mutex_);
-  auto const its = graphs_.find(asked.graph);
-  if (its == graphs_.end() || asked.is_apart) return nullptr;
-  auto const found = std::ranges::find_if(its->second, [&](arena_place const& each) {
-    return each.its_state == arena_place::state::released && each.of == asked.of &&
-           each.end - each.begin == asked.bytes &&
-           std::ranges::all_of(each.released_after, is_at_end);
-  });
-  if (found == its->second.end()) return nullptr;
-  auto const is_in_the_way = [&](arena_place const& each) {
-    return &each != &*found && each.its_state == arena_place::state::released &&
-           each.overlaps(*found);
-  };
-  if (std::ranges::any_of(its->second, is_in_the_way)) return nullptr;
-  auto const is_over_it = [&](arena_place const* each) { return each->overlaps(*found); };
-  if (std::ranges::any_of(taken_, is_over_it)) return nullptr;
-  taken_.push_back(&*found);
-  found->its_state = arena_place::state::taken;
-  return &*found;
+  auto const found = graphs_.find(asked.graph);
+  if (found == graphs_.end() || found->second.is_apart) return nullptr;
+  layout& in = found->second;
+  for (layout::candidate& each : in.released) {
+    arena_place& place = *each.its;
+    if (each.after != nullptr && !is_at_end(each.after)) continue;
+    if (place.of != asked.of || place.end - place.begin != asked.bytes) continue;
+    if (!std::ranges::all_of(place.released_after, is_at_end)) continue;
+    auto const is_in_the_way = [&place](layout::candidate const& other) {
+      return other.its != &place && other.its->overlaps(place);
+    };
+    if (in.has_overlaps && std::ranges::any_of(in.released, is_in_the_way)) return nullptr;
+    if (is_taken(place)) return nullptr;
+    mark_taken(place);
+    each = in.released.back();
+    in.released.pop_back();
+    return &place;
+  }
+  return nullptr;
 }
 
 arena_place& arena::claim_best(request const& asked, capture_frontier const& frontier,
                                graph_nodes& earlier) {
   // A longer walk is worth its time only if the graph would need more memory.
   constexpr std::size_t near = 64;
+  bool const is_apart = graph_registry::global().begin_claim(asked.graph, asked.handle, group_);
   walk_back walk(frontier, released_in(asked.graph));
   bool is_over = walk.go_on(near);
   while (true) {
     {
       std::lock_guard const lock(mutex_);
-      places& its = graphs_[asked.graph];
-      std::size_t const begin = choose(asked, walk.found());
+      layout const none{.is_apart = is_apart};
+      auto const known = graphs_.find(asked.graph);
+      layout const& in = known == graphs_.end() ? none : known->second;
+      std::size_t const begin = choose(asked, in, walk.found());
       std::size_t const end = begin + asked.bytes;
-      if (is_over || end <= extent_of(its)) {
-        arena_place made{.begin = begin, .end = end, .graph = asked.graph, .of = asked.of};
-        arena_place* found = nullptr;
-        for (arena_place& each : its) {
-          if (each.its_state != arena_place::state::released || !each.overlaps(made)) continue;
-          for (cudaGraphNode_t const node : each.released_after) add_node(earlier, node);
-          if (each.begin == begin && each.end == end && each.of == asked.of) found = &each;
-        }
-        taken_.reserve(taken_.size() + 1);
-        if (found == nullptr) found = &its.emplace_back(std::move(made));
-        found->its_state = arena_place::state::taken;
-        taken_.push_back(found);
-        return *found;
+      if (is_over || end <= in.extent) {
+        places made;
+        made.push_back({.begin = begin, .end = end, .graph = asked.graph, .of = asked.of});
+        return take(graphs_.try_emplace(asked.graph, none).first->second, made, earlier);
       }
     }
     is_over = walk.go_on(std::numeric_limits<std::size_t>::max());
@@ -178,49 +181,104 @@ std::vector<arena::released_place> arena::released_in(std::uint64_t graph) {
   std::lock_guard const lock(mutex_);
   auto const found = graphs_.find(graph);
   if (found == graphs_.end()) return all;
-  for (arena_place const& each : found->second) {
-    if (each.its_state != arena_place::state::released) continue;
-    all.push_back({each.stamp, each.released_after, each.released_edges});
+  for (auto const& each : found->second.released) {
+    all.push_back({each.its->stamp, each.its->released_after, each.its->released_edges});
   }
   return all;
 }
 
-std::size_t arena::choose(request const& asked, stamps const& before) const {
-  std::vector<std::pair<std::size_t, std::size_t>> used;
-  if (asked.is_apart) used.emplace_back(0, extent(asked.graph));
-  for (arena_place const* const each : taken_) used.emplace_back(each->begin, each->end);
-  if (auto const its = graphs_.find(asked.graph); its != graphs_.end()) {
-    for (arena_place const& each : its->second) {
-      bool const is_known = contains(before, each.stamp);
-      if (each.its_state != arena_place::state::released || is_known) continue;
-      used.emplace_back(each.begin, each.end);
-    }
+std::size_t arena::choose(request const& asked, layout const& in, stamps const& before) const {
+  using range = std::pair<std::size_t, std::size_t>;
+  std::vector<range> unknown;  // released, but not before the claim
+  if (in.is_apart) unknown.emplace_back(0, extent(asked.graph));
+  for (auto const& each : in.released) {
+    if (!contains(before, each.its->stamp)) unknown.emplace_back(each.its->begin, each.its->end);
   }
-  std::ranges::sort(used);
+  std::ranges::sort(unknown);
   std::size_t end = 0;
   std::size_t best = 0;
   std::size_t best_gap = std::numeric_limits<std::size_t>::max();
-  for (auto const& [its_begin, its_end] : used) {
-    std::size_t const gap = its_begin > end ? its_begin - end : 0;
+  auto const note = [&](range const& used) {
+    std::size_t const gap = used.first > end ? used.first - end : 0;
     if (gap >= asked.bytes && gap < best_gap) {
       best = end;
       best_gap = gap;
     }
-    end = std::max(end, its_end);
+    end = std::max(end, used.second);
+  };
+  auto next = unknown.begin();
+  for (arena_place const* const each : taken_) {
+    for (; next != unknown.end() && next->first < each->begin; ++next) note(*next);
+    note({each->begin, each->end});
   }
+  for (; next != unknown.end(); ++next) note(*next);
   return best_gap != std::numeric_limits<std::size_t>::max() ? best : end;
 }
 
-std::size_t arena::extent_of(places const& its) noexcept {
-  std::size_t most = 0;
-  for (arena_place const& each : its) most = std::max(most, each.end);
-  return most;
+arena_place& arena::take(layout& in, places& made, graph_nodes& earlier) {
+  arena_place* found = &made.front();
+  try {
+    for (auto const& [after, place] : in.released) {
+      if (!place->overlaps(made.front())) continue;
+      for (cudaGraphNode_t const node : place->released_after) add_node(earlier, node);
+      if (place->is_as(made.front())) found = place;
+    }
+    make_room(in.released, in.all.size() + 1);  // for its release
+    make_room(taken_, taken_.size() + 1);
+  } catch (...) {
+    if (in.all.empty()) graphs_.erase(made.front().graph);
+    throw;
+  }
+  if (found == &made.front()) {
+    found->self = made.begin();
+    in.all.splice(in.all.end(), made);
+    in.extent = std::max(in.extent, found->end);
+  }
+  // What comes after its release comes after those that it covers: this claim does.
+  std::erase_if(in.released, [&](auto const& each) {
+    if (!found->overlaps(*each.its)) return false;
+    if (each.its != found && !found->contains(*each.its)) {
+      in.has_overlaps = true;
+      return false;
+    }
+    each.its->its_state = arena_place::state::covered;
+    return true;
+  });
+  mark_taken(*found);
+  return *found;
+}
+
+void arena::mark_taken(arena_place& place) {
+  auto const at = std::ranges::upper_bound(taken_, place.begin, {}, &arena_place::begin);
+  taken_.insert(at, &place);
+  place.its_state = arena_place::state::taken;
+}
+
+void arena::untake(arena_place const& place) noexcept {
+  auto const at = std::ranges::lower_bound(taken_, place.begin, {}, &arena_place::begin);
+  if (at != taken_.end() && *at == &place) taken_.erase(at);
+}
+
+bool arena::is_taken(arena_place const& place) const noexcept {
+  auto const at = std::ranges::lower_bound(taken_, place.end, {}, &arena_place::begin);
+  return at != taken_.begin() && (*std::prev(at))->end > place.begin;
+}
+
+void arena::list_released(layout& in, arena_place& place) noexcept {
+  cudaGraphNode_t const after =
+      place.released_after.empty() ? nullptr : place.released_after.front();
+  in.released.push_back({after, &place});  // take() has reserved it
+  place.its_state = arena_place::state::released;
+}
+
+void arena::unlist(layout& in, arena_place const& place) noexcept {
+  std::erase_if(in.released, [&place](auto const& each) { return each.its == &place; });
 }
 
 std::size_t arena::extent(std::uint64_t without) const noexcept {
   std::size_t most = 0;
   for (auto const& [graph, its] : graphs_) {
-    if (graph != without) most = std::max(most, extent_of(its));
+    if (graph != without) most = std::max(most, its.extent);
   }
   return most;
 }
@@ -243,14 +301,8 @@ void arena::release(arena_place& place, std::span<cudaGraphNode_t const> after,
   place.released_after.assign(after.begin(), after.end());
   place.released_edges = edges;
   place.stamp = ++last_stamp_;
-  std::erase(taken_, &place);
-  // What comes after this release comes after theirs: the claim did.
-  for (arena_place& each : graphs_.at(place.graph)) {
-    if (each.its_state != arena_place::state::released) continue;
-    if (each.begin < place.begin || each.end > place.end) continue;
-    each.its_state = arena_place::state::covered;
-  }
-  place.its_state = arena_place::state::released;
+  untake(place);
+  list_released(graphs_.at(place.graph), place);
 }
 
 void arena::keep(arena_place& place) noexcept {
@@ -261,17 +313,32 @@ void arena::keep(arena_place& place) noexcept {
 bool arena::may_go(arena_place& place, bool is_its_graph) noexcept {
   std::lock_guard const lock(mutex_);
   if (is_its_graph && place.its_state == arena_place::state::released) {
-    place.its_state = arena_place::state::covered;
+    unlist(graphs_.at(place.graph), place);
+    place.its_state = arena_place::state::gone;
   }
   return place.its_state != arena_place::state::taken;
 }
 
 void arena::remove(arena_place& place) noexcept {
   std::lock_guard const lock(mutex_);
-  std::erase(taken_, &place);
-  auto const its = graphs_.find(place.graph);
-  its->second.remove_if([&place](arena_place const& each) { return &each == &place; });
-  if (its->second.empty()) graphs_.erase(its);
+  untake(place);
+  auto const found = graphs_.find(place.graph);
+  layout& in = found->second;
+  unlist(in, place);
+  bool const is_in_vain = place.its_state == arena_place::state::taken;
+  if (is_in_vain) in.has_overlaps = true;
+  places doomed;
+  doomed.splice(doomed.begin(), in.all, place.self);
+  if (in.all.empty()) {
+    graphs_.erase(found);
+  } else if (is_in_vain) {  // what it covered is as before
+    in.extent = 0;
+    for (arena_place& each : in.all) {
+      in.extent = std::max(in.extent, each.end);
+      bool const is_covered = each.its_state == arena_place::state::covered;
+      if (is_covered && place.contains(each)) list_released(in, each);
+    }
+  }
 }
 
 std::size_t arena::trim() noexcept {

@@ -29,11 +29,11 @@ struct size_class;
 //     taken, kept         no               no
 //     released            yes              those that come after all nodes of the release
 //     covered             yes              those that may use the range that covers it
-// A lease that ends outside of its capture leaves its place `kept`. A slot whose graph holds it no
-// more is given out no more.
+//     gone                yes              there are none: the graph holds it no more
+// A lease that ends outside of its capture leaves its place `kept`.
 // Thread safety: guarded by its arena, but for `held`: the claim's thread.
 struct arena_place {
-  enum class state : std::uint8_t { taken, kept, released, covered };
+  enum class state : std::uint8_t { taken, kept, released, covered, gone };
 
   std::size_t begin;
   std::size_t end;
@@ -44,9 +44,16 @@ struct arena_place {
   std::uint64_t stamp = 0;  // of its release
   graph_nodes released_after = {};
   std::uint64_t released_edges = 0;  // their fingerprint
+  std::list<arena_place>::iterator self = {};
 
   [[nodiscard]] bool overlaps(arena_place const& other) const noexcept {
     return begin < other.end && other.begin < end;
+  }
+  [[nodiscard]] bool contains(arena_place const& other) const noexcept {
+    return begin <= other.begin && other.end <= end;
+  }
+  [[nodiscard]] bool is_as(arena_place const& other) const noexcept {
+    return begin == other.begin && end == other.end && of == other.of;
   }
 };
 
@@ -70,9 +77,8 @@ class ESCROW_LOCAL arena final : public group_memory {
   struct request {
     std::size_t bytes;
     std::uint64_t graph;
+    cudaGraph_t handle;
     size_class const* of;
-    // Behind all that other graphs use: where the graph has copies of them is not known.
-    bool is_apart = false;
   };
   // Who used the memory before in that graph: its work comes after these nodes.
   struct earlier_users {
@@ -104,7 +110,7 @@ class ESCROW_LOCAL arena final : public group_memory {
     return mapped_.load(std::memory_order_relaxed);
   }
 
-  explicit arena(int device) : range_(device) {}
+  arena(group_order const& group, int device) : group_(group), range_(device) {}
 
  private:
   struct released_place {
@@ -113,6 +119,20 @@ class ESCROW_LOCAL arena final : public group_memory {
     std::uint64_t edges;
   };
   using places = std::list<arena_place>;
+  // What one graph has.
+  struct layout {
+    places all = {};
+    struct candidate {
+      cudaGraphNode_t after;  // a node that the release came after; null if it came after none
+      arena_place* its;
+    };
+    std::vector<candidate> released = {};
+    std::size_t extent = 0;
+    // Some of the released ones overlap, or overlap what is taken.
+    bool has_overlaps = false;
+    // Behind all that other graphs use: where the graph has copies of them is not known.
+    bool is_apart = false;
+  };
 
   // The stream's last place of that size, where nothing else overlaps it; null if there is none.
   [[nodiscard]] arena_place* claim_last(request const& asked, capture_frontier const& frontier);
@@ -121,21 +141,29 @@ class ESCROW_LOCAL arena final : public group_memory {
                                         graph_nodes& earlier);
   void give_up(arena_place& claimed) noexcept;
   [[nodiscard]] std::vector<released_place> released_in(std::uint64_t graph);
-  // With the lock. The begin of the smallest gap that suffices between what may not be used, else
-  // their end.
-  [[nodiscard]] std::size_t choose(request const& asked,
+  // All below with the lock.
+  // The begin of the smallest gap that suffices between what may not be used, else their end.
+  [[nodiscard]] std::size_t choose(request const& asked, layout const& in,
                                    std::vector<std::uint64_t> const& before) const;
-  // With the lock: of all graphs, but for that one; no graph has the id 0.
+  // Takes the place that was made, or that of a slot there, and covers others. Throws
+  // std::bad_alloc, as the next.
+  [[nodiscard]] arena_place& take(layout& in, places& made, graph_nodes& earlier);
+  void mark_taken(arena_place& place);
+  void untake(arena_place const& place) noexcept;
+  [[nodiscard]] bool is_taken(arena_place const& place) const noexcept;  // a part of it
+  static void list_released(layout& in, arena_place& place) noexcept;
+  static void unlist(layout& in, arena_place const& place) noexcept;
+  // Of all graphs, but for that one; no graph has the id 0.
   [[nodiscard]] std::size_t extent(std::uint64_t without) const noexcept;
-  [[nodiscard]] static std::size_t extent_of(places const& its) noexcept;
 
-  std::mutex mapping_;  // guards the range; held across the calls that map
+  group_order const& group_;  // owns it
+  std::mutex mapping_;        // guards the range; held across the calls that map
   address_range range_;
   std::atomic<std::size_t> mapped_{0};  // relaxed: under one of the locks, or a number
 
   std::mutex mutex_;  // guards all below; taken with or without mapping_
-  std::map<std::uint64_t, places> graphs_;
-  std::vector<arena_place*> taken_;  // of all graphs
+  std::map<std::uint64_t, layout> graphs_;
+  std::vector<arena_place*> taken_;  // of all graphs; they do not overlap, and are in order
   std::uint64_t last_stamp_ = 0;
 };
 

@@ -40,9 +40,8 @@ slot* slot_pool::state::take_in_arena(claim_request const& asked, size_class& of
   std::size_t const bytes = std::max<std::size_t>(asked.bytes, 1);
   arena::request const request{.bytes = (bytes + alignment - 1) / alignment * alignment,
                                .graph = capture.id,
-                               .of = &of,
-                               .is_apart = graph_registry::global().begin_claim(
-                                   capture.id, capture.graph, *options.group->order())};
+                               .handle = capture.graph,
+                               .of = &of};
   while (true) {
     arena::earlier_users earlier;
     arena_place& place = in_arena.its->claim(request, frontier, earlier);

@@ -97,31 +97,28 @@ slot* slot_pool::state::take_held(size_class* from, std::size_t bytes_most,
   return nullptr;
 }
 
-lease_spans slot_pool::state::span_of_claim(claim_request const& asked,
-                                            capture_frontier const& frontier) const {
-  auto const& nodes = frontier.nodes;
-  lease_spans made;
-  lease_span& its = made.emplace_back();
-  its.lease =
-      std::make_shared<group_lease>(*options.group->order(), core, options.label, asked.where);
-  its.claimed_after.assign(nodes.begin(), nodes.end());
-  return made;
-}
-
-void slot_pool::state::note_in_group(slot& taken, capture_info const& capture,
-                                     lease_spans made) noexcept {
-  // Relaxed: numbers only need to be unique.
-  static std::atomic<std::uint64_t> last{0};
+void slot_pool::state::note_in_group(slot& taken, claim_request const& asked,
+                                     capture_info const& capture,
+                                     capture_frontier const& frontier) {
+  covered_place covered;
   if (arena_place const* const its = taken.place_) {
-    made.front().place = {.begin = its->begin, .end = its->end};
+    covered = {.begin = its->begin, .end = its->end};
   } else {
+    if (taken.is_exclusive_) return;
     if (taken.group_number_ == 0) {
+      // Relaxed: numbers only need to be unique.
+      static std::atomic<std::uint64_t> last{0};
       taken.group_number_ = last.fetch_add(1, std::memory_order_relaxed) + 1;
     }
-    made.front().place = {.slot = taken.group_number_};
+    covered.slot = taken.group_number_;
   }
-  taken.in_group_ = made.front().lease;
-  graph_registry::global().note_leases(capture.id, capture.graph, std::move(made));
+  try {
+    taken.in_group_ = graph_registry::global().note_lease(capture.id, capture.graph, of_leases,
+                                                          asked.where, covered, frontier.all());
+  } catch (...) {
+    end_lease(taken, true);
+    throw;
+  }
 }
 
 std::size_t graph_hold::bytes() const noexcept {

@@ -79,8 +79,6 @@ claimed_slot slot_pool::state::claim_slowly(claim_request const& asked, size_cla
   search_result seen;
   claim_waits waits;
   while (true) {
-    lease_spans in_group;  // made before anything is taken
-    if (capture.is_active() && options.group) in_group = span_of_claim(asked, frontier);
     seen.pass = next_pass();
     slot* found = nullptr;
     if (seen.is_first) found = take(asked, of, on, capture, frontier, seen);
@@ -88,9 +86,7 @@ claimed_slot slot_pool::state::claim_slowly(claim_request const& asked, size_cla
       found = search_at_limit(asked, of, on, capture, frontier, waits.may_wait, seen);
     }
     if (found != nullptr) {
-      if (!in_group.empty() && (!found->is_exclusive_ || found->place_ != nullptr)) {
-        note_in_group(*found, capture, std::move(in_group));
-      }
+      if (capture.is_active() && options.group) note_in_group(*found, asked, capture, frontier);
       return leased(*found, on, asked.where, capture_id);
     }
     require_open(asked.call, of, asked.stream);  // if closed meanwhile, it is not exhausted

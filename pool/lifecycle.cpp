@@ -63,6 +63,10 @@ slot_pool::state::state(slot_pool& pool, pool_options given, make_function made,
       checked_at(std::chrono::steady_clock::now().time_since_epoch()),
       in_arena{.may_be =
                    policy != nullptr && policy->source.is_for_arenas && options.group.has_value()},
+      of_leases(options.group ? std::make_shared<lease_origin const>(
+                                    *options.group->order(), core, options.label,
+                                    options.group->order()->outliving)
+                              : nullptr),
       keep_factor(policy != nullptr && policy->source.is_cheap_to_free ? policy->keep_factor : 0),
       peak((policy != nullptr ? *policy : scratch_policy{}).keep_window) {}
 

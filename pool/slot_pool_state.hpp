@@ -151,10 +151,9 @@ struct ESCROW_LOCAL slot_pool::state {
   // it throws, the slot is where it was.
   void give_to_graph(slot& taken, capture_info const& capture, source_location where,
                      bool is_exclusive = false);
-  // Of a claim in a capture, of a pool in a group, to be noted with the slot that it gets.
-  [[nodiscard]] lease_spans span_of_claim(claim_request const& asked,
-                                          capture_frontier const& frontier) const;
-  static void note_in_group(slot& taken, capture_info const& capture, lease_spans made) noexcept;
+  // The graph gets a note of the lease that a claim has taken; if it throws, the lease has ended.
+  void note_in_group(slot& taken, claim_request const& asked, capture_info const& capture,
+                     capture_frontier const& frontier);
   graph_hold& make_hold(slot& taken, std::uint64_t id, bool is_claim, source_location where);
   // Makes the captured graph hold the slot, claimed in that capture or not; if it throws, not.
   void hold_in_graph(slot& taken, capture_info const& capture, bool is_claim,
@@ -297,8 +296,8 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] std::size_t slots_of(size_class& of, bool is_of_all) noexcept;  // existing ones
   // Destroys at most `count_max` free slots whose work is done, and returns how many.
   std::size_t destroy_done(size_class& of, std::size_t count_max);
-  // In a claim, once in scratch_policy::idle_max: the worker will destroy what was free since the
-  // time before, and is free then. Calls no CUDA function.
+  // In a claim, once in scratch_policy::idle_max: the worker destroys what was free since the time
+  // before. Calls no CUDA function.
   void retire_unused() noexcept {
     if (unused_max.count() != 0) [[unlikely]]
       retire_unused_now();
@@ -318,7 +317,7 @@ struct ESCROW_LOCAL slot_pool::state {
     return now;
   }
 
-  // What the pool has to do on the worker, when it is in no queue: `call`.
+  // What the pool does on the worker, if it is in a queue.
   struct worker_node final : reclaimable {
     worker_node(state& its, deleter_core& used, reclaim_function call)
         : reclaimable(used, release_lane::destroy, its.options.device, call), of(its) {}
@@ -375,7 +374,8 @@ struct ESCROW_LOCAL slot_pool::state {
   std::atomic<std::uint64_t> given_back{0};  // the same, and what was reserved in vain
   search_turns turns;
   arena_use in_arena;
-  double const keep_factor;  // see scratch_policy; 0 if all is kept
+  std::shared_ptr<lease_origin const> const of_leases;  // of a pool in a group
+  double const keep_factor;                             // see scratch_policy; 0 if all is kept
   use_peak peak;
   std::atomic<std::size_t> surplus{0};  // of all leases, see slot; relaxed: a measure
 

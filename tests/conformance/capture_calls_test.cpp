@@ -254,6 +254,22 @@ TEST(DeadlyCall, KillsEveryCaptureAlsoFromARelaxedThread) {
   }
 }
 
+TEST(RecordOfAnotherThread, ChangesNothingInACaptureAndItsEventIsOfUseAgain) {
+  for (auto const mode : all_capture_modes) {
+    resources all;
+    capture open{all.capturing, mode};
+    must(launch_tiny(all.capturing));
+    std::thread([&] { EXPECT_EQ(cudaEventRecord(all.event, all.capturing), cudaSuccess); }).join();
+    EXPECT_TRUE(open.is_active());
+    must(launch_tiny(all.capturing));
+    EXPECT_EQ(open.end(), cudaSuccess);
+    EXPECT_EQ(node_count(open.graph()), 2U);
+    EXPECT_EQ(cudaEventRecord(all.event, all.other), cudaSuccess);
+    EXPECT_EQ(cudaEventSynchronize(all.event), cudaSuccess);
+    EXPECT_EQ(cudaEventQuery(all.event), cudaSuccess);
+  }
+}
+
 TEST(BlockingStreamCapture, SurvivesQuestionsAboutTheLegacyStreamAndNotAKernelOnIt) {
   for (auto const mode : all_capture_modes) {
     owned_stream const stream = make_stream(cudaStreamDefault);

@@ -5,12 +5,15 @@
 
 #include <atomic>
 #include <boost/container/small_vector.hpp>
+#include <boost/container/static_vector.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/launch_order.hpp"
@@ -33,13 +36,36 @@ enum class lease_state : std::uint8_t { lives, outlives, released, over };
   return its == lease_state::lives || its == lease_state::outlives;
 }
 
+// What a lease of a group covers: a slot of a pool, or a range of the group's arena.
+struct covered_place {
+  std::uint64_t slot = 0;  // its number, which no other slot of the process ever gets; 0: a range
+  std::size_t begin = 0;
+  std::size_t end = 0;
+
+  [[nodiscard]] bool overlaps(covered_place const& other) const noexcept {
+    if (slot != 0 || other.slot != 0) return slot == other.slot;
+    return begin < other.end && other.begin < end;
+  }
+};
+
+// What all leases of a pool have in common.
+struct lease_origin {
+  group_order const& group;                             // only compared: it may be destroyed
+  deleter_core const& core;                             // the same
+  std::string pool;                                     // the label
+  std::shared_ptr<std::atomic<std::size_t>> outliving;  // of the group
+};
+
 // What: a lease that a capture claimed of a pool of a sharing group.
 // Thread safety: the lease's thread ends it, others may look at it meanwhile.
 // Lifetime: shared by its slot, while it lives, and the graphs that have it.
 struct group_lease {
-  group_lease(group_order const& of, deleter_core const& used, std::string label,
-              source_location at)
-      : group(of), core(used), pool(std::move(label)), where(at), outliving_(of.outliving) {}
+  group_lease(std::shared_ptr<lease_origin const> of, source_location at, covered_place covered,
+              std::span<cudaGraphNode_t const> after)
+      : origin(std::move(of)),
+        where(at),
+        place(covered),
+        claimed_after(after.begin(), after.end()) {}
   group_lease(group_lease&&) = delete;
   ~group_lease() = default;
 
@@ -57,7 +83,9 @@ struct group_lease {
         continue;
       }
       // Relaxed: a number.
-      if (now == lease_state::outlives) outliving_->fetch_sub(1, std::memory_order_relaxed);
+      if (now == lease_state::outlives) {
+        origin->outliving->fetch_sub(1, std::memory_order_relaxed);
+      }
       return;
     }
   }
@@ -66,43 +94,56 @@ struct group_lease {
     lease_state expected = lease_state::lives;
     // Relaxed: nothing else is published, and the count is a number. First, so that it is not below
     // zero when the lease ends.
-    outliving_->fetch_add(1, std::memory_order_relaxed);
+    origin->outliving->fetch_add(1, std::memory_order_relaxed);
     if (state_.compare_exchange_strong(expected, lease_state::outlives,
                                        std::memory_order_relaxed)) {
       return true;
     }
-    outliving_->fetch_sub(1, std::memory_order_relaxed);
+    origin->outliving->fetch_sub(1, std::memory_order_relaxed);
     return false;
   }
 
-  group_order const& group;  // only compared: it may be destroyed
-  deleter_core const& core;  // the same
-  std::string const pool;    // the label
+  std::shared_ptr<lease_origin const> const origin;
   source_location const where;
-  few_nodes released_after;  // written before it is released
+  covered_place const place;
+  few_nodes const claimed_after;  // what the claim's stream depended on
+  few_nodes released_after;       // written before it is released
 
  private:
   std::atomic<lease_state> state_{lease_state::lives};
-  std::shared_ptr<std::atomic<std::size_t>> const outliving_;  // of the group
 };
 
-// What a lease of a group covers: a slot of a pool, or a range of the group's arena.
-struct covered_place {
-  std::uint64_t slot = 0;  // its number, which no other slot of the process ever gets; 0: a range
-  std::size_t begin = 0;
-  std::size_t end = 0;
-
-  [[nodiscard]] bool overlaps(covered_place const& other) const noexcept {
-    if (slot != 0 || other.slot != 0) return slot == other.slot;
-    return begin < other.end && other.begin < end;
+// What: the leases that captures have claimed in a graph, oldest first.
+// Thread safety: as its owner's.
+// Lifetime: a lease lives as long as the log or a pointer to it.
+class lease_log {
+ public:
+  // Throws std::bad_alloc.
+  template <class... Arguments>
+  [[nodiscard]] std::shared_ptr<group_lease> add(Arguments&&... arguments) {
+    if (chunks_.empty() || chunks_.back()->size() == chunk::static_capacity) {
+      chunks_.push_back(std::make_shared<chunk>());
+    }
+    chunk& last = *chunks_.back();
+    return {chunks_.back(), &last.emplace_back(std::forward<Arguments>(arguments)...)};
   }
+  template <class Call>
+  void for_each(Call call) const {
+    for (auto const& each : chunks_) {
+      for (group_lease& lease : *each) call(std::shared_ptr<group_lease>(each, &lease));
+    }
+  }
+  void clear() noexcept { chunks_.clear(); }
+
+ private:
+  using chunk = boost::container::static_vector<group_lease, 16>;  // an allocation for all
+  std::vector<std::shared_ptr<chunk>> chunks_;
 };
 
 // A lease in one graph: of the capture that claimed it, or of a copy.
 struct lease_span {
   std::shared_ptr<group_lease> lease;
-  covered_place place;
-  few_nodes claimed_after;  // what the claim's stream depended on
+  few_nodes claimed_after;  // as the lease's, in that graph
   // Of a copy: where the lease was released when the graph was copied; what a later release came
   // after is not in the copy.
   bool is_copy = false;
@@ -118,7 +159,7 @@ struct lease_span {
   }
 };
 
-using lease_spans = std::list<lease_span>;  // so that one is added without an allocation
+using lease_spans = std::list<lease_span>;
 
 // In words: its pool and the line of its claim. Throws std::bad_alloc.
 [[nodiscard]] std::string name_of(group_lease const& lease);

@@ -286,10 +286,13 @@ class graph_registry {
   [[nodiscard]] group_set groups_of(cudaGraph_t graph) const;
 
   // Leases of sharing groups (group_leases.cpp).
-  // A capture into the graph has claimed one.
-  void note_leases(std::uint64_t id, cudaGraph_t graph, lease_spans claimed) noexcept;
+  // A capture into the graph has claimed one. Null if the graph is not known any more. Throws
+  // std::bad_alloc.
+  [[nodiscard]] std::shared_ptr<group_lease> note_lease(
+      std::uint64_t id, cudaGraph_t graph, std::shared_ptr<lease_origin const> const& origin,
+      source_location where, covered_place place, std::span<cudaGraphNode_t const> claimed_after);
   // All that were claimed in the graph, or the graph that it is a copy of. Throws std::bad_alloc.
-  [[nodiscard]] std::vector<lease_span> leases_of(cudaGraph_t graph) const;
+  [[nodiscard]] lease_spans leases_of(cudaGraph_t graph) const;
   // At the end of a capture: reports each lease that lives to its pool's deleter, once. The caller
   // owns the graph.
   void report_outliving(std::uint64_t id, cudaGraph_t graph) noexcept;
@@ -317,10 +320,14 @@ class graph_registry {
     std::vector<reference_set*> sets;
     // The sharing groups of these, and of those that were hoisted.
     std::vector<std::weak_ptr<launch_order>> groups;
-    lease_spans leases;  // claimed in it, of these groups
+    lease_log leases;           // claimed in it, of these groups
+    lease_spans copied_leases;  // of what it is a copy of
   };
   using entries = std::unordered_map<cudaGraph_t, entry>;
 
+  [[nodiscard]] static bool is_it(entry const& known, std::uint64_t id) noexcept {
+    return id == 0 || known.is_owned || known.id == id;
+  }
   // Null if there is none, or it is not owned and has another id. `id` 0: any.
   [[nodiscard]] entry const* find(cudaGraph_t graph, std::uint64_t id = 0) const noexcept;
   // The entry, of a graph with this id; 0: not known.

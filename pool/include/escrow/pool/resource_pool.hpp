@@ -59,9 +59,9 @@ struct pool_options {
   // The caller promises that each stream given to the pool lives until the pool is destroyed, and
   // that none begins or ends a capture on another thread during a call with it, close_for(), or the
   // pool's destructor. Then releases record no event until another stream needs the slot, as those
-  // of a claimer: the next call with that stream records. A stream that is destroyed earlier is
-  // undefined behaviour. A deleter that destroys the pool leaks what has no event then.
-  // cudaStreamPerThread is treated as without this.
+  // of a claimer: the next call with that stream records. Until then trim() does not reach what the
+  // stream keeps. A stream that is destroyed earlier is undefined behaviour. A deleter that
+  // destroys the pool leaks what has no event then. cudaStreamPerThread is treated as without this.
   bool streams_outlive_pool = false;
   // The host writes the resources, as pinned staging buffers: every claim is a claim_for_host(). A
   // scratch_pool also takes it from memory_source::is_host_written.
