@@ -52,10 +52,7 @@ sharing_stats sharing_group::stats() const {
                     .bytes = members.held.bytes,
                     .unordered = std::move(members.unordered),
                     .outliving = members.outliving};
-  {
-    std::lock_guard const lock(order_->memory_mutex);
-    if (order_->memory != nullptr) now.bytes += order_->memory->bytes();
-  }
+  if (auto const its = order_->known_memory()) now.bytes += its->bytes();
   std::lock_guard const lock(order_->mutex);
   now.launches = order_->launches;
   now.stream_waits = order_->stream_waits;

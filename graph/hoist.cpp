@@ -86,17 +86,7 @@ void hoisted::state::enter(char const* call, stream_ref stream, std::chrono::nan
 
 void hoisted::state::leave(char const* call) {
   auto const [stream, id] = *std::exchange(now, std::nullopt);
-  launch_lock const lock(turns);
-  turns.leave();
-  capture_info info;
-  auto const ask = [&, on = stream.get()] { return detail::query_capture(on, info, nullptr); };
-  cudaError_t const status = retry_cleanup(ask);
-  bool const is_known = status == cudaSuccess || is_sticky(status);
-  if (is_known && info.is_none()) return turns.note_launch(stream, id);
-  turns.lose_launch(is_known ? cudaErrorStreamCaptureUnsupported : status, id);
-  if (!is_known) check(status, "cudaStreamGetCaptureInfo");
-  throw usage_error(call, "`stream` is being captured at its end",
-                    "end a capture where it was begun, and launch on `stream` again");
+  turns.leave(call, stream, id);
 }
 
 void hoisted::state::leave_or_report(char const* call) noexcept {

@@ -16,9 +16,10 @@ namespace {
 
 [[noreturn]] void throw_busy(char const* call, launch_order const& busy, bool is_own) {
   std::string const where =
-      " thread is inside hoisted::launch() of " +
-      (busy.group == nullptr ? "a graph that shares something with this one"
-                             : "a graph of group \"" + busy.group->options.label + "\"");
+      busy.group == nullptr
+          ? " thread is inside hoisted::launch() of a graph that shares something with this one"
+          : " thread is inside hoisted::launch() of a graph of group \"" +
+                busy.group->options.label + "\", or inside its run()";
   if (is_own) throw usage_error(call, "this" + where, "launch after that call has returned");
   throw group_busy(std::string(call) + ": another" + where + "; launch later");
 }
@@ -64,6 +65,12 @@ holding::holding(reference_sets const& sets)
   std::ranges::sort(orders_);
   orders_.erase(std::unique(orders_.begin(), orders_.end()), orders_.end());
   for (auto const& each : orders_) each->execs.fetch_add(1, std::memory_order_relaxed);
+}
+
+holding::holding(std::shared_ptr<launch_order> order)
+    : end(std::make_shared<launch_end>(current_device())) {
+  orders_.push_back(std::move(order));
+  orders_.front()->execs.fetch_add(1, std::memory_order_relaxed);
 }
 
 holding::~holding() {
@@ -171,11 +178,21 @@ void holding::enter() noexcept {
   for (auto const& each : orders_) each->entered = std::this_thread::get_id();
 }
 
-void holding::leave() noexcept {
+void holding::leave(char const* call, stream_ref stream, std::uint64_t id) {
+  launch_lock const lock(*this);
   for (auto const& each : orders_) {
     each->entered = {};
     each->left.notify_all();
   }
+  capture_info info;
+  auto const ask = [&] { return detail::query_capture(stream.get(), info, nullptr); };
+  cudaError_t const status = retry_cleanup(ask);
+  bool const is_known = status == cudaSuccess || is_sticky(status);
+  if (is_known && info.is_none()) return note_launch(stream, id);
+  lose_launch(is_known ? cudaErrorStreamCaptureUnsupported : status, id);
+  if (!is_known) check(status, "cudaStreamGetCaptureInfo");
+  throw usage_error(call, "`stream` is being captured at its end",
+                    "end a capture where it was begun, and launch on `stream` again");
 }
 
 launch_lock::launch_lock(char const* call, holding const& its, std::chrono::nanoseconds wait_max)

@@ -27,6 +27,7 @@ class holding {
   holding() = default;
   // Of what is to be launched. Throws cuda_error, std::bad_alloc.
   explicit holding(reference_sets const& sets);
+  explicit holding(std::shared_ptr<launch_order> order);
   holding(holding&& other) noexcept = default;
   holding& operator=(holding other) noexcept {
     held.swap(other.held);
@@ -60,9 +61,11 @@ class holding {
   // there are other execs, or one of the orders is a sharing group's.
   [[nodiscard]] bool put_off_end(std::uint64_t id) noexcept;
 
-  // Between the two, no launch_lock of these orders succeeds.
+  // Between the two, no launch_lock of these orders succeeds. leave() notes what was launched on
+  // the stream with that id, without the lock. It throws cuda_error if the end is not known, and
+  // usage_error if the stream captures.
   void enter() noexcept;
-  void leave() noexcept;
+  void leave(char const* call, stream_ref stream, std::uint64_t id);
 
   // Whether nothing is written: then nothing orders the launches.
   [[nodiscard]] bool is_only_read() const noexcept { return orders_.empty(); }

@@ -95,8 +95,7 @@ std::shared_ptr<arena> arena::of(group_order& group, int device) {
 }
 
 std::shared_ptr<arena> arena::known(group_order& group) {
-  std::lock_guard const lock(group.memory_mutex);
-  return std::static_pointer_cast<arena>(group.memory);
+  return std::static_pointer_cast<arena>(group.known_memory());
 }
 
 arena_place& arena::claim(request const& asked, capture_frontier const& frontier,

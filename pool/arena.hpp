@@ -23,7 +23,8 @@ namespace escrow::inline v0_1 {
 struct slot;
 struct size_class;
 
-// Where a claim of one graph's capture lies in an arena, as long as its slot exists.
+// Where a claim of one graph's capture, or of a group_scope, lies in an arena, as long as its slot
+// exists.
 //                         may be used by later claims of
 //                         other graphs     its own graph
 //     taken, kept         no               no
@@ -37,7 +38,7 @@ struct arena_place {
 
   std::size_t begin;
   std::size_t end;
-  std::uint64_t graph;   // the id of its capture
+  std::uint64_t graph;   // the id of its capture, or the scope's number
   size_class const* of;  // of the slot
   slot* held = nullptr;  // null until it is made
   state its_state = state::taken;
@@ -109,6 +110,7 @@ class ESCROW_LOCAL arena final : public group_memory {
   [[nodiscard]] std::size_t bytes() const noexcept override {
     return mapped_.load(std::memory_order_relaxed);
   }
+  void end_scope(std::uint64_t number) noexcept override;  // arena_claims.cpp
 
   arena(group_order const& group, int device) : group_(group), range_(device) {}
 

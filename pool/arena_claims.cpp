@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <exception>
 #include <limits>
+#include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
 
 #include "arena.hpp"
@@ -15,6 +17,20 @@
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {
+
+namespace {
+
+arena::request request_for(std::size_t bytes, size_class const& of, std::uint64_t graph,
+                           cudaGraph_t handle) {
+  constexpr std::size_t alignment = 256;
+  bytes = std::max<std::size_t>(bytes, 1);
+  return {.bytes = (bytes + alignment - 1) / alignment * alignment,
+          .graph = graph,
+          .handle = handle,
+          .of = &of};
+}
+
+}  // namespace
 
 arena& slot_pool::arena_of() const noexcept {
   return *state_->in_arena.its;
@@ -32,16 +48,11 @@ arena* slot_pool::state::ask_for_arena() {
 slot* slot_pool::state::take_in_arena(claim_request const& asked, size_class& of,
                                       capture_info const& capture, capture_frontier const& frontier,
                                       search_result& seen) {
-  constexpr std::size_t alignment = 256;
   if (seen.failure != nullptr) {
     owner.trim(0, true);  // idle blocks may be the memory that is missing
     seen.failure = nullptr;
   }
-  std::size_t const bytes = std::max<std::size_t>(asked.bytes, 1);
-  arena::request const request{.bytes = (bytes + alignment - 1) / alignment * alignment,
-                               .graph = capture.id,
-                               .handle = capture.graph,
-                               .of = &of};
+  arena::request const request = request_for(asked.bytes, of, capture.id, capture.graph);
   while (true) {
     arena::earlier_users earlier;
     arena_place& place = in_arena.its->claim(request, frontier, earlier);
@@ -93,6 +104,77 @@ slot* slot_pool::state::make_in_arena(size_class& of, arena_place& place, search
   of.in_arena.remove();
   in_arena.its->remove(place);
   return nullptr;
+}
+
+// Eager claims, in sharing_group::run().
+
+claimed_slot slot_pool::state::claim_in_scope(claim_request const& asked, size_class& of,
+                                              stream_use const& on, group_scope& scope) {
+  require_device(asked.call, asked.stream, {});
+  if (of.bytes > bytes_max) refuse_size(asked, of);
+  arena::request const request = request_for(asked.bytes, of, scope.number, nullptr);
+  search_result seen;
+  slot* found = nullptr;
+  for (bool const is_last : {false, true}) {
+    arena::earlier_users earlier;  // the stream orders them
+    arena_place& place = in_arena.its->claim(request, {}, earlier);
+    found = place.held != nullptr ? place.held : make_in_arena(of, place, seen);
+    if (found != nullptr) break;
+    require_open(asked.call, of, asked.stream);
+    if (is_last || !seen.is_out_of_memory) refuse(asked, of, seen);
+    owner.trim(0, true);
+    seen.failure = nullptr;
+  }
+  try {
+    covered_place const covered{.begin = found->place_->begin, .end = found->place_->end};
+    found->in_group_ = std::make_shared<group_lease>(of_leases, asked.where, covered,
+                                                     std::span<cudaGraphNode_t const>());
+    scope.leases.push_back(found->in_group_);
+  } catch (...) {
+    go_home(*found);
+    throw;
+  }
+  found->is_done_ = false;
+  found->key_ = on.id;
+  return leased(*found, on, asked.where);
+}
+
+void slot_pool::state::leave_arena(slot& idle) noexcept {
+  idle.in_group_.reset();
+  group_scope const* const scope = group_scope::of(idle.place_->graph);
+  if (scope == nullptr || is_closed.load(std::memory_order_relaxed)) return destroy(idle);
+  // What the scope's stream comes after, its next claims come after.
+  auto const wait_for = [&](cudaEvent_t ready) {
+    return succeeded(cudaStreamWaitEvent(scope->stream, ready, 0));
+  };
+  bool is_ordered = idle.is_done_ || idle.key_ == scope->stream_id || wait_for(idle.ready());
+  for (cached_event const& also : idle.also_ready_) {
+    is_ordered = is_ordered && wait_for(also.recorded.get());
+  }
+  if (!is_ordered) return destroy(idle);
+  in_arena.its->release(*idle.place_, {}, 0);  // allocates nothing: it was released before no node
+}
+
+void arena::end_scope(std::uint64_t number) noexcept {
+  slot* ended = nullptr;
+  {
+    std::lock_guard const lock(mutex_);
+    auto const found = graphs_.find(number);
+    if (found == graphs_.end()) return;
+    for (arena_place& each : found->second.all) {
+      bool const is_idle = each.its_state == arena_place::state::released ||
+                           each.its_state == arena_place::state::covered;
+      if (!is_idle) continue;  // the end of its lease ends it
+      each.its_state = arena_place::state::gone;
+      each.held->newer_ = std::exchange(ended, each.held);
+    }
+    found->second.released.clear();
+  }
+  while (ended != nullptr) {
+    slot& each = *std::exchange(ended, ended->newer_);
+    each.newer_ = nullptr;
+    each.pool_.state_->destroy(each);
+  }
 }
 
 }  // namespace escrow::inline v0_1

@@ -173,6 +173,7 @@ void slot_pool::state::hold_in_graph(slot& taken, capture_info const& capture, b
 
 slot_share slot_pool::share_with_node(claimed_slot const& lease) {
   slot& used = require_slot("lease::share_with_node", lease);
+  state::refuse_of_scope("lease::share_with_node", lease);
   // Relaxed: ids only need to be unique.
   static std::atomic<std::uint64_t> next{capture_reuse::first_share_id};
   std::uint64_t const id = next.fetch_add(1, std::memory_order_relaxed);

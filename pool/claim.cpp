@@ -61,6 +61,11 @@ claimed_slot slot_pool::state::claim(claim_request const& asked, size_class& of)
   }
   stream_use const on = use_of(asked.stream, stream_id(asked.stream), options.device);
   record_deferred(on);
+  if (in_arena.may_be && kind_of(asked) == claim_kind::in_order) [[unlikely]] {
+    group_scope* const scope = group_scope::of(*options.group->order(), asked.stream.get());
+    if (scope != nullptr && ask_for_arena() != nullptr)
+      return claim_in_scope(asked, of, on, *scope);
+  }
   if (kind_of(asked) == claim_kind::for_host) return claim_slowly(asked, of, on);
   if (options.streams_outlive_pool && on.thread == 0) {
     return claim_uncovered(claimers.lasting, on, asked, of);

@@ -190,6 +190,8 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on,
 [[gnu::always_inline]] inline slot& slot_pool::state::take_used(claimed_slot& lease) noexcept {
   slot& used = *std::exchange(lease.what, nullptr);
   untrack(used);
+  if (used.place_ != nullptr) [[unlikely]]
+    used.end_in_group();
   used.is_done_ = false;
   size_class::end_uncovered(used);
   used.was_used_ = true;

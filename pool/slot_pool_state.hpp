@@ -20,6 +20,7 @@
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/group_scope.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "escrow/pool/resource_pool.hpp"
 #include "search.hpp"
@@ -59,8 +60,8 @@ struct ESCROW_LOCAL slot_pool::state {
                                           capture_frontier frontier = {});
 
   // at_limit.cpp
-  // After a claim's first look has found nothing. One claim at a time searches, also for room.
-  // `may_wait`: this one waits for its turn. Null, and what was seen, if there is no slot.
+  // After a first look that found nothing. One claim at a time searches, also for room; `may_wait`:
+  // for its turn. Null, and what was seen, if there is no slot.
   [[nodiscard]] slot* search_at_limit(claim_request const& asked, size_class& of,
                                       stream_use const& on, capture_info const& capture,
                                       capture_frontier const& frontier, bool may_wait,
@@ -112,8 +113,7 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] bool may_make_room(size_class const& of, search_result const& seen) const noexcept;
   void wait_for(slot& taken, stream_ref stream, bool is_its_own);
   void require_open(char const* call, size_class const& of, stream_ref stream) {
-    if (is_closed.load(std::memory_order_relaxed)) [[unlikely]]
-      throw_closed(call, of.label, stream);
+    if (is_closed.load(std::memory_order_relaxed)) throw_closed(call, of.label, stream);
   }
   [[noreturn]] void throw_closed(char const* call, std::string const& label, stream_ref stream);
   // `remedy`: what to do instead, for the error.
@@ -134,6 +134,9 @@ struct ESCROW_LOCAL slot_pool::state {
                                     capture_info const& capture, capture_frontier const& frontier,
                                     search_result& seen);
   [[nodiscard]] slot* make_in_arena(size_class& of, arena_place& place, search_result& seen);
+  [[nodiscard]] claimed_slot claim_in_scope(claim_request const& asked, size_class& of,
+                                            stream_use const& on, group_scope& scope);
+  void leave_arena(slot& idle) noexcept;  // free for its scope's next claims, or destroyed
 
   // captured.cpp
   [[nodiscard]] slot* take_captured(claim_request const& asked, size_class& of,
@@ -143,7 +146,7 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] slot* take_existing(size_class& of, capture_info const& capture,
                                     capture_frontier const& frontier, source_location where,
                                     search_pass& pass);
-  // In a sharing group, what its graphs hold of the sizes `from` up to `bytes_most`.
+  // In a sharing group: of the sizes `from` up to `bytes_most`.
   [[nodiscard]] slot* take_held(size_class* from, std::size_t bytes_most,
                                 capture_info const& capture, capture_frontier const& frontier,
                                 source_location where);
@@ -183,7 +186,8 @@ struct ESCROW_LOCAL slot_pool::state {
   void go_home(slot& idle) noexcept {
     // In no stream's list, where it would stand behind busy ones.
     if (idle.is_done_) idle.key_ = free_lists::idle;
-    if (idle.place_ != nullptr || !idle.of_.free.put(idle)) destroy(idle);
+    if (idle.place_ != nullptr) return leave_arena(idle);
+    if (!idle.of_.free.put(idle)) destroy(idle);
   }
 
   // uses.cpp
@@ -194,6 +198,7 @@ struct ESCROW_LOCAL slot_pool::state {
   cudaError_t record_claiming_stream(claimed_slot const& lease) noexcept;
   void use_in_capture(char const* call, claimed_slot const& lease, capture_info const& capture);
   void keep_in_graph(char const* call, claimed_slot const& lease, capture_info const& capture);
+  static void refuse_of_scope(char const* call, claimed_slot const& lease);  // given to a graph
 
   // deferred.cpp
   [[nodiscard]] static bool is_destroyed(stream_use const& use) noexcept;  // or has another id
@@ -244,12 +249,10 @@ struct ESCROW_LOCAL slot_pool::state {
   // describe.cpp
   // If options.track_leases: adds the slot to the list of leases, and removes it.
   void track(slot& leased) noexcept {
-    if (options.track_leases) [[unlikely]]
-      add_lease(leased);
+    if (options.track_leases) add_lease(leased);
   }
   void untrack(slot& ended) noexcept {
-    if (options.track_leases) [[unlikely]]
-      remove_lease(ended);
+    if (options.track_leases) remove_lease(ended);
     if (ended.surplus_ != 0) [[unlikely]]
       surplus.fetch_sub(std::exchange(ended.surplus_, 0), std::memory_order_relaxed);
   }
@@ -349,7 +352,6 @@ struct ESCROW_LOCAL slot_pool::state {
   std::atomic<std::uint64_t> releases_seen{0};
 
   deferred_slots deferred;
-
   claimer_streams claimers;
 
   mutable std::mutex leases_mutex;  // guards it; held across no CUDA call
@@ -367,7 +369,7 @@ struct ESCROW_LOCAL slot_pool::state {
   // When idle slots were last looked for. Relaxed: a time.
   std::atomic<std::chrono::steady_clock::duration> checked_at;
 
-  // Bytes. Relaxed: the memory itself is ordered by what allocates and frees it.
+  // Bytes. Relaxed: what allocates and frees orders the memory.
   std::atomic<std::size_t> reserved{0};  // for slots, and for those that are being made
   std::atomic<std::size_t> bytes_peak{0};
   std::atomic<std::uint64_t> returned{0};
@@ -379,14 +381,12 @@ struct ESCROW_LOCAL slot_pool::state {
   use_peak peak;
   std::atomic<std::size_t> surplus{0};  // of all leases, see slot; relaxed: a measure
 
-  // Stamps releases, to find the oldest. Relaxed, and incremented in two steps: simultaneous
-  // releases may get the same stamp or either order. Written by each release with an event, so in a
-  // cache line of its own.
+  // Stamps releases, to find the oldest. Relaxed, in two steps: simultaneous ones may get the same.
+  // Written by each release with an event, so in a cache line of its own.
   alignas(64) std::atomic<std::uint64_t> releases{1};
 
-  // A concurrent claim may still succeed; its slot is destroyed later. Stored under sizes_mutex.
-  // Read by each claim, and seldom written: a cache line, too. Relaxed: a call that misses the
-  // change sees it the next time.
+  // A concurrent claim may still succeed; its slot is destroyed later. Stored under sizes_mutex,
+  // read by each claim: a cache line, too. Relaxed: who misses the change sees it the next time.
   alignas(64) std::atomic<bool> is_closed{false};
 
   // Statistics: relaxed.

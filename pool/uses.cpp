@@ -33,7 +33,8 @@ bool is_in_its_capture(claimed_slot const& lease) {
 // claimed from its own stream's slots that have none, that stream is recorded now.
 bool slot_pool::state::has_earlier_users(char const* call, claimed_slot const& lease) {
   if (lease.capture_id != 0 || lease.what->is_done_) return false;
-  if (!lease.what->is_uncovered_) return true;
+  // Those of a group_scope's memory are behind its stream.
+  if (!lease.what->is_uncovered_ && lease.what->place_ == nullptr) return true;
   cudaError_t const status = record_claiming_stream(lease);
   if (status == not_now) {
     throw usage_error(call,
@@ -91,10 +92,18 @@ cudaError_t slot_pool::state::record_claiming_stream(claimed_slot const& lease) 
   return status;
 }
 
+// The group's next launch overwrites what was claimed in its run().
+void slot_pool::state::refuse_of_scope(char const* call, claimed_slot const& lease) {
+  if (lease.what->place_ == nullptr || lease.capture_id != 0) return;
+  throw usage_error(call, "the lease is of sharing_group::run(), and a graph would keep it",
+                    "claim in the capture, or by claim_kept");
+}
+
 // The graph that is being captured keeps the slot, which was claimed before.
 void slot_pool::state::keep_in_graph(char const* call, claimed_slot const& lease,
                                      capture_info const& capture) {
   slot& used = *lease.what;
+  refuse_of_scope(call, lease);
   if (std::ranges::find(used.kept_in_, capture.id) != used.kept_in_.end()) return;
   used.kept_in_.reserve(used.kept_in_.size() + 1);
   wait_for_earlier_users(call, lease);

@@ -22,11 +22,11 @@ MAY_INCLUDE = {
 READING_ORDER = {
     "core": "version never_destroyed shared_count spin_lock json profiler error last_error retry_cleanup stream own_stream cuda12 capture device driver graph_lifetime_lock event"
     " ready_event graph_query",
-    "deleter": "use_clock reclaimable retired_object deleter_options sharing_group launch_order group_lease reachable_allocator release_queue wakeup deleter_accounts"
+    "deleter": "use_clock reclaimable retired_object deleter_options sharing_group launch_order group_lease group_scope reachable_allocator release_queue wakeup deleter_accounts"
     " pending_events reference_set graph_registry recycle_lane object_store deleter_core hold set_reclaim deleter group_leases group_stats worker pass shared_object kernel_argument",
     "pool": "address_range device_store graph_walk arena slot_pool slot lease claimer resource_pool free_lists slots_in_graphs size_class use_peak claimer_streams capture_reuse stream_use deferred_slots search slot_pool_state claim kept_memory at_limit refuse uses release deferred"
     " uncovered captured device_memory arena_claims scratch_pool sizes lifecycle describe stream_allocator",
-    "graph": "graph_core graph_tree kept_leases graph_survey holding graph hoist graph_exec exec_state graph_shape"
+    "graph": "graph_core graph_tree kept_leases graph_survey holding group_run graph hoist graph_exec exec_state graph_shape"
     " exec_set stream_launcher",
     "nodes": "bound_arguments launch node_kind node_kinds build",
     "sim": "control recording kernel library recapture cuda12_names guard slots handles recycled work objects edges state thread"

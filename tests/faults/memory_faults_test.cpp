@@ -62,8 +62,10 @@ class memory_stage : public fault_world {
     if (!is_lost) expect_unharmed_capture();
     local.reset();
     captured.reset();
-    // Given the stream, it records what was deferred.
-    if (!is_lost && local_bytes != 0) static_cast<void>(scratch->claim(one, local_bytes));
+    // Given the streams, it records what was deferred.
+    for (cudaStream_t const stream : {one.get(), other.get()}) {
+      if (!is_lost && local_bytes != 0) static_cast<void>(scratch->claim(stream, local_bytes));
+    }
     scratch.reset();
     single.reset();
   }
@@ -163,6 +165,31 @@ void add_scratch(rows& add) {
   };
   add("scratch, claim that returns unused blocks", claims,
       {make_brief, idle(256), sync_one, idle(1000)}, claim_scratch);
+}
+
+void add_group_run(rows& add) {
+  step const share = [](auto& in) {
+    in.group.emplace();
+    make_scratch(in);
+    in.local_bytes = 300;
+  };
+  auto const run_with = [](auto work) -> step {
+    return [=](memory_stage& in) { in.group->run(in.one, [&] { work(in); }); };
+  };
+  auto const claim_here = [](memory_stage& in) {
+    static_cast<void>(in.scratch->claim(in.one, 300));
+  };
+  step const first_run = run_with(claim_here);
+  step const on_other = [](auto& in) { in.group->run(in.other, [] {}); };
+  add("group, run", runs("sharing_group::run"), {share}, first_run);
+  add("group, run again", runs("sharing_group::run"), {share, first_run}, first_run);
+  add("group, run behind another stream's", runs("sharing_group::run"), {share, on_other},
+      run_with([](auto&) {}));
+  add("group, run with work on another stream", runs("sharing_group::run"), {share, first_run},
+      run_with([](memory_stage& in) {
+        auto held = in.scratch->claim(in.one, 300);
+        held.record_stream(in.other);
+      }));
 }
 
 void add_blocks(rows& add) {
@@ -272,9 +299,10 @@ void add_allocators(rows& add) {
       });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Of, EveryCall,
-    testing::ValuesIn(rows::of({add_scratch, add_blocks, add_claimers, add_allocators})), name_of);
+INSTANTIATE_TEST_SUITE_P(Of, EveryCall,
+                         testing::ValuesIn(rows::of({add_scratch, add_group_run, add_blocks,
+                                                     add_claimers, add_allocators})),
+                         name_of);
 
 }  // namespace
 }  // namespace escrow::test

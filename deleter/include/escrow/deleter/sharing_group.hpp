@@ -1,19 +1,47 @@
 // Graphs that share their scratch: launched one after another, never concurrently.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "escrow/core/error.hpp"
+#include "escrow/core/stream.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 
 struct group_order;
+
+// What launches: returns nothing, or a cudaError_t, which is checked.
+template <class Call>
+concept launch_call = std::invocable<Call> &&
+    (std::is_void_v<std::invoke_result_t<Call>> ||
+     std::is_same_v<std::invoke_result_t<Call>, cudaError_t>);
+
+namespace detail {
+
+// The call's status; success if it returns nothing.
+template <launch_call Call>
+[[nodiscard]] cudaError_t status_of(Call&& call) {
+  if constexpr (std::is_void_v<std::invoke_result_t<Call>>) {
+    std::forward<Call>(call)();
+    return cudaSuccess;
+  } else {
+    return std::forward<Call>(call)();
+  }
+}
+
+}  // namespace detail
 
 // How a sharing_group behaves.
 struct sharing_options {
@@ -24,7 +52,7 @@ struct sharing_options {
 struct sharing_stats {
   std::size_t slots = 0;           // that the group's graphs hold, each once
   std::size_t bytes = 0;           // the group's arena, and slots outside of it of known size
-  std::uint64_t launches = 0;      // of graph_exec, and calls of hoisted::launch()
+  std::uint64_t launches = 0;      // of graph_exec, and calls of hoisted::launch() and run()
   std::uint64_t stream_waits = 0;  // launches that waited, in their stream, for another stream's
   // Capture ids (0: not known, as of clones) of graphs whose launches nothing orders. No graph_exec
   // was created from them, or from what has them as a child or named body, and hoisted::launch()
@@ -40,7 +68,7 @@ struct sharing_stats {
 [[nodiscard]] ESCROW_API std::string to_json(sharing_stats const& stats);
 
 // A launch could not begin in time: another thread is inside hoisted::launch() of a graph that
-// shares something with this one.
+// shares something with this one, or inside sharing_group::run().
 class ESCROW_API group_busy : public std::runtime_error, public located_error {
  public:
   using std::runtime_error::runtime_error;
@@ -77,6 +105,24 @@ class ESCROW_API sharing_group {
   sharing_group& operator=(sharing_group const&) noexcept;
   ~sharing_group();
 
+  // Runs `call`, which enqueues work on `stream`, as one more launch of the group: after the last
+  // one, and before the next. What `call` claims there from pools of the group, on this thread and
+  // for `stream`, lies in the group's arena, as if a graph had claimed it; claim_kept(),
+  // claim_for_host() and claimers do not. Release it in `call`: work on other streams must be told
+  // to it (record_stream) before. No lock is held meanwhile, and no other launch of the group
+  // begins, as inside hoisted::launch(): see there for `wait_max` and for errors. Throws
+  // usage_error too, once the work is enqueued, if a lease outlives `call`: it keeps its memory
+  // from what claims later, but a graph of the group that was captured before overwrites it.
+  template <launch_call Call>
+  void run(stream_ref stream, Call&& call,
+           std::chrono::nanoseconds wait_max = std::chrono::seconds(10),
+           source_location where = source_location::current()) {
+    auto const its = [&call] { return detail::status_of(std::forward<Call>(call)); };
+    run_call(
+        stream, [](void const* given) { return (*static_cast<decltype(its)*>(given))(); }, &its,
+        wait_max, where);
+  }
+
   // Throws std::bad_alloc.
   [[nodiscard]] sharing_stats stats() const;
   // The label and the statistics, for a log. Throws std::bad_alloc.
@@ -86,6 +132,9 @@ class ESCROW_API sharing_group {
   [[nodiscard]] std::shared_ptr<group_order> const& order() const noexcept { return order_; }
 
  private:
+  void run_call(stream_ref stream, cudaError_t (*run)(void const*), void const* argument,
+                std::chrono::nanoseconds wait_max, source_location where) const;
+
   std::shared_ptr<group_order> order_;
 };
 

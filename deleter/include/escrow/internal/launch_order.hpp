@@ -76,7 +76,8 @@ struct launch_order {
   // Guards all but `execs`, and the launch_end of each exec of this order.
   std::mutex mutex;
   std::shared_ptr<launch_end> last;  // null: nothing was launched yet
-  // The thread that is inside hoisted::launch(). No other launch may begin meanwhile.
+  // The thread that is inside hoisted::launch() or sharing_group::run(). No other launch may begin
+  // meanwhile.
   std::thread::id entered;
   std::condition_variable left;  // announces that `entered` has ended
   // Execs of this order. Relaxed: a launch that misses a new exec stores no stream, and the other
@@ -92,6 +93,8 @@ struct group_memory {
   virtual ~group_memory() = default;
   // What the device lacks for it. Any thread.
   [[nodiscard]] virtual std::size_t bytes() const noexcept = 0;
+  // Gives up what a group_scope has claimed and released.
+  virtual void end_scope(std::uint64_t number) noexcept = 0;
 };
 
 // What: the launch order of a sharing_group.
@@ -106,6 +109,10 @@ struct group_order final : launch_order {
       std::make_shared<std::atomic<std::size_t>>(0);
   std::mutex memory_mutex;  // guards the next; held while it is made
   std::shared_ptr<group_memory> memory;
+  [[nodiscard]] std::shared_ptr<group_memory> known_memory() {
+    std::lock_guard const lock(memory_mutex);
+    return memory;
+  }
   // Statistics, guarded by the mutex.
   std::uint64_t launches = 0;
   std::uint64_t stream_waits = 0;

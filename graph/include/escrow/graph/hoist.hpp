@@ -4,25 +4,19 @@
 #include <cuda_runtime_api.h>
 
 #include <chrono>
-#include <concepts>
 #include <memory>
-#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "escrow/core/error.hpp"
 #include "escrow/core/event.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/deleter/sharing_group.hpp"
 #include "escrow/graph/graph.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
-
-// What launches: returns nothing, or a cudaError_t, which is checked.
-template <class Call>
-concept launch_call = std::invocable<Call> &&
-    (std::is_void_v<std::invoke_result_t<Call>> ||
-     std::is_same_v<std::invoke_result_t<Call>, cudaError_t>);
 
 // What: the references that hoist() took off a graph. The graph holds nothing any more, so execs of
 //   it are bare; keep this object until the last launch of everything created from the graph is
@@ -58,14 +52,7 @@ class ESCROW_API hoisted {
   void launch(stream_ref stream, Call&& call,
               std::chrono::nanoseconds wait_max = std::chrono::seconds(10),
               source_location where = source_location::current()) {
-    auto const run = [&call]() -> cudaError_t {
-      if constexpr (std::is_void_v<std::invoke_result_t<Call>>) {
-        std::forward<Call>(call)();
-        return cudaSuccess;
-      } else {
-        return std::forward<Call>(call)();
-      }
-    };
+    auto const run = [&call] { return detail::status_of(std::forward<Call>(call)); };
     run_launch(
         stream, [](void const* its) { return (*static_cast<decltype(run)*>(its))(); }, &run,
         wait_max, where);

@@ -210,6 +210,7 @@ class ESCROW_API slot_pool {
   [[nodiscard]] arena& arena_of() const noexcept;  // there is one
 
  private:
+  friend class arena;
   friend class claimer_slots;
   friend struct graph_hold;
   friend struct slot;
