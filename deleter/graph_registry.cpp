@@ -140,11 +140,19 @@ bool graph_registry::is_empty() const noexcept {
   return sets_.empty();
 }
 
-bool graph_registry::begin_claim(std::uint64_t id, cudaGraph_t graph,
-                                 group_order const& group) noexcept {
+graph_registry::begun_claim graph_registry::begin_claim(std::uint64_t id, cudaGraph_t graph,
+                                                        group_order const& group) noexcept {
+  begun_claim its;
   std::lock_guard const lock(mutex_);
-  drop_released(id, graph);
-  return has_sealed_now(id, graph, group);
+  its.is_recaptured = drop_released(id, graph);
+  entry const* const found = find(graph, id);
+  if (found == nullptr) return its;
+  for (lease_span const& each : found->copied_leases) {
+    if (&each.lease->origin->group == &group) {
+      its.behind = std::max(its.behind, each.lease->place.end);
+    }
+  }
+  return its;
 }
 
 bool graph_registry::has_sealed(std::uint64_t id, cudaGraph_t graph,
@@ -192,7 +200,7 @@ graph_registry::group_members graph_registry::members_of(group_order const& grou
   std::ranges::sort(unordered);
   unordered.erase(std::unique(unordered.begin(), unordered.end()), unordered.end());
   return {resource_usage_of(std::move(members), false), std::move(unordered),
-          group.outliving->load(std::memory_order_relaxed)};
+          group.leases->outliving.load(std::memory_order_relaxed)};
 }
 
 std::string graph_registry::describe_sets(deleter_core const& core) const {

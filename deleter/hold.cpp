@@ -102,8 +102,8 @@ void graph_registry::place(ref<reference_set> made, cudaGraph_t graph, std::uint
   if (set->phase_ == reference_set::phase::filling) set->phase_ = reference_set::phase::open;
 }
 
-void graph_registry::drop_released(std::uint64_t id, cudaGraph_t graph) noexcept {
-  if (find(graph, id) == nullptr) return;
+bool graph_registry::drop_released(std::uint64_t id, cudaGraph_t graph) noexcept {
+  if (find(graph, id) == nullptr) return false;
   auto const found = entries_.find(graph);
   std::size_t const released = std::erase_if(found->second.sets, [graph](auto* const each) {
     return each->is_off_graphs() && std::erase(each->graphs_, graph) != 0;
@@ -113,6 +113,7 @@ void graph_registry::drop_released(std::uint64_t id, cudaGraph_t graph) noexcept
     found->second.copied_leases.clear();
   }
   erase_if_unused(found);
+  return released != 0;
 }
 
 graph_registry::entry const* graph_registry::find(cudaGraph_t graph,

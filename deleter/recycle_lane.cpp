@@ -42,33 +42,44 @@ std::vector<std::shared_ptr<launch_end>> recycle_lane::ends() const {
   return found;
 }
 
-void recycle_lane::release(launch_end const& end, ready_answer answer) noexcept {
-  deferred_releases finished;  // destroyed after unlocking: that may call CUDA
+void recycle_lane::release(std::span<answered_end const> all) noexcept {
+  deferred_releases done;  // destroyed after unlocking: that may call CUDA
+  deferred_releases gone;
   {
     std::lock_guard const lock(mutex_);
     thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-    auto each = std::ranges::find(waiting_, &end, [](auto const& of) { return of.end.get(); });
-    while (each != waiting_.end() && each->end.get() == &end) {
+    auto next = all.begin();
+    for (auto each = waiting_.begin(); each != waiting_.end();) {
       auto const here = each++;
+      // What comes later in the list does not stand before it in `all`.
+      auto const its = std::find_if(next, all.end(),
+                                    [&](answered_end const& of) { return of.end == here->end; });
+      if (its == all.end()) continue;
+      next = its;
+      if (its->answer == ready_answer::not_yet) continue;
       epoch_ = here->epoch;
-      if (answer == ready_answer::done) here->set = {};  // the last reference pushes the set
-      finished.splice(finished.end(), waiting_, here);
+      bool const is_done = its->answer == ready_answer::done;
+      if (is_done) here->set = {};  // the last reference pushes the set
+      deferred_releases& to = is_done ? done : gone;
+      to.splice(to.end(), waiting_, here);
     }
-    count_.fetch_sub(finished.size(), std::memory_order_release);  // see deferred()
+    count_.fetch_sub(done.size() + gone.size(), std::memory_order_release);  // see deferred()
     thread_.store(std::thread::id{}, std::memory_order_relaxed);
   }
-  if (answer == ready_answer::gone) leak(std::move(finished));
+  leak(std::move(gone));
 }
 
 void recycle_lane::release_done(deleter_accounts& worker) noexcept {
   try {
-    for (auto const& end : ends()) {
+    std::vector<answered_end> all;
+    for (auto& end : ends()) {
       // Relaxed: only the flag matters.
       bool is_reported = end->is_reported.load(std::memory_order_relaxed);
       ready_answer const answer = ask(end->ready.get(), is_reported, worker);
       end->is_reported.store(is_reported, std::memory_order_relaxed);
-      if (answer != ready_answer::not_yet) release(*end, answer);
+      all.push_back({std::move(end), answer});
     }
+    release(all);
   } catch (std::bad_alloc const&) {
     // The next pass asks.
   }

@@ -95,11 +95,13 @@ address_range::address_range(int device, std::size_t bytes) : device_(device) {
   check_driver(driver().granularity(&step_, &its, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
                "cuMemGetAllocationGranularity");
   if (bytes == 0) {
+    piece_max_ = rounded_up(std::size_t{32} << 20U, step_);
     std::size_t left = 0;
     device_scope const current(device);
     check(cudaMemGetInfo(&left, &bytes), "cudaMemGetInfo");
   }
   reserved_ = rounded_up(bytes, step_);
+  if (piece_max_ == 0) piece_max_ = reserved_;
   check_driver(driver().reserve(&begin_, reserved_, step_, 0, 0), "cuMemAddressReserve");
 }
 
@@ -115,10 +117,18 @@ void address_range::map(std::size_t bytes) {
   std::size_t const now = mapped();
   if (bytes <= now) return;
   if (bytes > reserved_) throw cuda_error(cudaErrorMemoryAllocation, "cuMemMap");
-  pieces_.reserve(pieces_.size() + 1);
-  piece made{.begin = now, .end = rounded_up(bytes, step_)};
-  make(made);
-  pieces_.push_back(made);
+  std::size_t const end = rounded_up(bytes, step_);
+  for (std::size_t begin = now; begin < end; begin = pieces_.back().end) {
+    pieces_.reserve(pieces_.size() + 1);
+    piece made{.begin = begin, .end = std::min(end, begin + piece_max_)};
+    try {
+      make(made);
+    } catch (...) {
+      static_cast<void>(unmap_behind(now));
+      throw;
+    }
+    pieces_.push_back(made);
+  }
 }
 
 void address_range::make(piece& made) {

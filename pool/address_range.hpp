@@ -48,7 +48,8 @@ class ESCROW_LOCAL address_range {
   [[nodiscard]] bool end_last() noexcept;
 
   int const device_;
-  std::size_t step_ = 0;  // pieces are multiples of it
+  std::size_t step_ = 0;       // pieces are multiples of it
+  std::size_t piece_max_ = 0;  // of what grows: what is behind the last use can be unmapped
   std::size_t reserved_ = 0;
   unsigned long long begin_ = 0;
   std::vector<piece> pieces_;

@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <new>
 #include <unordered_set>
+#include <utility>
 
+#include "device_store.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/launch_order.hpp"
@@ -15,73 +18,19 @@ namespace escrow::inline v0_1 {
 
 namespace {
 
-using stamps = std::vector<std::uint64_t>;
+constexpr std::size_t everything = std::numeric_limits<std::size_t>::max();
 
-bool contains(stamps const& all, std::uint64_t asked) {
-  return std::ranges::find(all, asked) != all.end();
-}
-
-void add_node(graph_nodes& to, cudaGraphNode_t node) {
-  if (std::ranges::find(to, node) == to.end()) to.push_back(node);
+void add_nodes(graph_nodes& to, graph_nodes const& more) {
+  for (cudaGraphNode_t const node : more) {
+    if (std::ranges::find(to, node) == to.end()) to.push_back(node);
+  }
 }
 
 // Room for so many, without a new allocation for each.
 template <class Vector>
-void make_room(Vector& of, std::size_t count) {
+void reserve(Vector& of, std::size_t count) {
   if (of.capacity() < count) of.reserve(std::max(count, 2 * of.capacity()));
 }
-
-// A walk from a frontier back, nearest nodes first, for what was released before it.
-template <class Released>
-class walk_back {
- public:
-  walk_back(capture_frontier const& from, std::vector<Released> sought)
-      : sought_(std::move(sought)) {
-    for (Released& each : sought_) {
-      if (each.after.empty()) note_if_found(each);
-    }
-    for (cudaGraphNode_t const node : from.all().first(from.ended)) add(node);
-  }
-  // Goes on until `nodes_max` were looked at, or all is found. True if it is over.
-  bool go_on(std::size_t nodes_max) {
-    for (; missing() && walked_ < open_.size(); ++walked_) {
-      if (walked_ == nodes_max) return false;
-      cudaGraphNode_t const node = open_[walked_];
-      for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
-        if (!seen_.contains(earlier) && ends_after(node, edge)) add(earlier);
-      });
-    }
-    return true;
-  }
-  [[nodiscard]] stamps const& found() const noexcept { return found_; }
-
- private:
-  [[nodiscard]] bool missing() const noexcept { return found_.size() != sought_.size() - changed_; }
-  void add(cudaGraphNode_t node) {
-    seen_.insert(node);
-    open_.push_back(node);
-    for (Released& each : sought_) {
-      if (std::ranges::find(each.after, node) != each.after.end()) note_if_found(each);
-    }
-  }
-  void note_if_found(Released const& each) {
-    auto const is_seen = [this](cudaGraphNode_t node) { return seen_.contains(node); };
-    if (contains(found_, each.stamp) || !std::ranges::all_of(each.after, is_seen)) return;
-    // Handles of destroyed nodes are used again.
-    if (fingerprint_of(each.after) != each.edges) {
-      ++changed_;
-    } else {
-      found_.push_back(each.stamp);
-    }
-  }
-
-  std::vector<Released> sought_;
-  std::unordered_set<cudaGraphNode_t> seen_;
-  std::vector<cudaGraphNode_t> open_;
-  std::size_t walked_ = 0;
-  std::size_t changed_ = 0;
-  stamps found_;
-};
 
 }  // namespace
 
@@ -90,6 +39,7 @@ std::shared_ptr<arena> arena::of(group_order& group, int device) {
   if (group.memory == nullptr) {
     if (!address_range::is_possible_on(device)) return nullptr;
     group.memory = std::make_shared<arena>(group, device);
+    device_store::global().add(device, group.memory);
   }
   return std::static_pointer_cast<arena>(group.memory);
 }
@@ -98,188 +48,267 @@ std::shared_ptr<arena> arena::known(group_order& group) {
   return std::static_pointer_cast<arena>(group.known_memory());
 }
 
-arena_place& arena::claim(request const& asked, capture_frontier const& frontier,
-                          earlier_users& earlier) {
-  arena_place* found = claim_last(asked, frontier);
-  try {
-    if (found != nullptr && fingerprint_of(found->released_after) == found->released_edges) {
-      earlier.are_known_to_slot = true;
-      return *found;
+arena::claimed arena::claim(request const& asked, capture_frontier const& frontier) {
+  claimed got = claim_last(asked, frontier);
+  if (got.place != nullptr) {
+    try {
+      if (fingerprint_of(got.after) == got.edges) return got;
+    } catch (...) {
+      give_up(got);
+      throw;
     }
-    if (found != nullptr) give_up(*std::exchange(found, nullptr));
-    found = &claim_best(asked, frontier, earlier.nodes);
-    earlier.edges = fingerprint_of(earlier.nodes);
-    return *found;
-  } catch (...) {
-    if (found != nullptr) give_up(*found);
-    throw;
+    give_up(got);
   }
+  return claim_best(asked, frontier);
 }
 
-void arena::give_up(arena_place& claimed) noexcept {
-  if (claimed.held == nullptr) return remove(claimed);
-  std::lock_guard const lock(mutex_);
-  untake(claimed);
-  list_released(graphs_.at(claimed.graph), claimed);
-}
-
-arena_place* arena::claim_last(request const& asked, capture_frontier const& frontier) {
+arena::claimed arena::claim_last(request const& asked, capture_frontier const& frontier) {
   auto const ended = frontier.all().first(frontier.ended);
   auto const is_at_end = [&](cudaGraphNode_t node) {
     return std::ranges::find(ended, node) != ended.end();
   };
+  claimed got;
   std::lock_guard const lock(mutex_);
   auto const found = graphs_.find(asked.graph);
-  if (found == graphs_.end() || found->second.is_apart) return nullptr;
+  if (found == graphs_.end()) return got;
   layout& in = found->second;
-  for (layout::candidate& each : in.released) {
-    arena_place& place = *each.its;
-    if (each.after != nullptr && !is_at_end(each.after)) continue;
-    if (place.of != asked.of || place.end - place.begin != asked.bytes) continue;
-    if (!std::ranges::all_of(place.released_after, is_at_end)) continue;
-    auto const is_in_the_way = [&place](layout::candidate const& other) {
-      return other.its != &place && other.its->overlaps(place);
-    };
-    if (in.has_overlaps && std::ranges::any_of(in.released, is_in_the_way)) return nullptr;
-    if (is_taken(place)) return nullptr;
-    mark_taken(place);
-    each = in.released.back();
+  for (released_range& each : in.released) {
+    arena_place* const place = each.place;
+    if (place == nullptr || place->of != asked.of || each.end - each.begin != asked.bytes) continue;
+    if (!std::ranges::all_of(each.after, is_at_end) || is_taken(each.begin, each.end)) continue;
+    reserve(taken_, taken_.size() + 1);
+    got = {.place = place, .after = std::move(each.after), .edges = each.edges};
+    if (&each != &in.released.back()) each = std::move(in.released.back());
     in.released.pop_back();
-    return &place;
+    remove_idle(in, *place);
+    mark_taken(*place);
+    break;
   }
-  return nullptr;
+  return got;
 }
 
-arena_place& arena::claim_best(request const& asked, capture_frontier const& frontier,
-                               graph_nodes& earlier) {
+arena::claimed arena::claim_best(request const& asked, capture_frontier const& frontier) {
   // A longer walk is worth its time only if the graph would need more memory.
   constexpr std::size_t near = 64;
-  bool const is_apart = graph_registry::global().begin_claim(asked.graph, asked.handle, group_);
-  walk_back walk(frontier, released_in(asked.graph));
+  auto const [behind, is_recaptured] =
+      graph_registry::global().begin_claim(asked.graph, asked.handle, group_);
+  if (is_recaptured) forget_graph(asked.graph);
+  released_walk walk = walk_of(asked.graph, frontier);
   bool is_over = walk.go_on(near);
-  while (true) {
+  claimed got;
+  while (got.place == nullptr) {
     {
       std::lock_guard const lock(mutex_);
-      layout const none{.is_apart = is_apart};
+      layout none;
+      none.behind = behind;
       auto const known = graphs_.find(asked.graph);
-      layout const& in = known == graphs_.end() ? none : known->second;
+      layout& in = known == graphs_.end() ? none : known->second;
+      in.behind = std::max(in.behind, behind);
       std::size_t const begin = choose(asked, in, walk.found());
-      std::size_t const end = begin + asked.bytes;
-      if (is_over || end <= in.extent) {
-        places made;
-        made.push_back({.begin = begin, .end = end, .graph = asked.graph, .of = asked.of});
-        return take(graphs_.try_emplace(asked.graph, none).first->second, made, earlier);
+      if (is_over || begin + asked.bytes <= in.extent) {
+        layout& its = graphs_.try_emplace(asked.graph, std::move(none)).first->second;
+        try {
+          if (is_over && walk.is_any_missing()) note_walk(its, frontier, walk.found());
+          got = take(its, asked, begin);
+        } catch (...) {
+          if (its.places.empty()) graphs_.erase(asked.graph);
+          throw;
+        }
+        break;
       }
     }
-    is_over = walk.go_on(std::numeric_limits<std::size_t>::max());
+    is_over = walk.go_on(everything);
   }
+  try {
+    got.edges = fingerprint_of(got.after);
+  } catch (...) {
+    give_up(got);
+    throw;
+  }
+  return got;
 }
 
-std::vector<arena::released_place> arena::released_in(std::uint64_t graph) {
-  std::vector<released_place> all;
+released_walk arena::walk_of(std::uint64_t graph, capture_frontier const& frontier) {
+  std::vector<released_walk::sought_range> sought;
+  released_walk::known_nodes known;
+  {
+    std::lock_guard const lock(mutex_);
+    auto const found = graphs_.find(graph);
+    if (found != graphs_.end()) {
+      layout const& in = found->second;
+      for (released_range const& each : in.released) {
+        sought.push_back({each.after, each.edges, each.stamp, each.after.size()});
+      }
+      if (in.walked_at == in.last_stamp) known = in.walked;
+    }
+  }
+  return {frontier, std::move(sought), std::move(known)};
+}
+
+void arena::note_walk(layout& in, capture_frontier const& frontier, stamps const& found) {
+  auto const from = frontier.all().first(frontier.ended);
+  if (from.size() != 1) return;  // what they find together, none of them finds
+  constexpr std::size_t most = 64;
+  if (in.walked_at != in.last_stamp || in.walked.size() >= most) in.walked.clear();
+  in.walked_at = in.last_stamp;
+  in.walked.emplace_back(from.front(), std::make_shared<stamps const>(found));
+}
+
+// Its work of before is in it no more. Execs of it may have that; their launches are ordered.
+void arena::forget_graph(std::uint64_t graph) noexcept {
   std::lock_guard const lock(mutex_);
   auto const found = graphs_.find(graph);
-  if (found == graphs_.end()) return all;
-  for (auto const& each : found->second.released) {
-    all.push_back({each.its->stamp, each.its->released_after, each.its->released_edges});
-  }
-  return all;
+  if (found == graphs_.end()) return;
+  layout& in = found->second;
+  for (arena_place* const each : in.idle) each->its_state = arena_place::state::gone;
+  in.idle.clear();
+  in.released.clear();
+  in.walked.clear();
 }
 
 std::size_t arena::choose(request const& asked, layout const& in, stamps const& before) const {
   using range = std::pair<std::size_t, std::size_t>;
+  std::unordered_set<std::uint64_t> const found(before.begin(), before.end());
   std::vector<range> unknown;  // released, but not before the claim
-  if (in.is_apart) unknown.emplace_back(0, extent(asked.graph));
-  for (auto const& each : in.released) {
-    if (!contains(before, each.its->stamp)) unknown.emplace_back(each.its->begin, each.its->end);
+  if (in.behind != 0) unknown.emplace_back(0, in.behind);
+  for (released_range const& each : in.released) {
+    if (!found.contains(each.stamp)) unknown.emplace_back(each.begin, each.end);
   }
   std::ranges::sort(unknown);
   std::size_t end = 0;
   std::size_t best = 0;
-  std::size_t best_gap = std::numeric_limits<std::size_t>::max();
-  auto const note = [&](range const& used) {
-    std::size_t const gap = used.first > end ? used.first - end : 0;
+  std::size_t best_gap = everything;
+  auto const note_gap = [&](std::size_t next) {
+    std::size_t const gap = next > end ? next - end : 0;
     if (gap >= asked.bytes && gap < best_gap) {
       best = end;
       best_gap = gap;
     }
-    end = std::max(end, used.second);
+  };
+  auto const note = [&](std::size_t its_begin, std::size_t its_end) {
+    note_gap(its_begin);
+    end = std::max(end, its_end);
   };
   auto next = unknown.begin();
   for (arena_place const* const each : taken_) {
-    for (; next != unknown.end() && next->first < each->begin; ++next) note(*next);
-    note({each->begin, each->end});
+    for (; next != unknown.end() && next->first < each->begin; ++next)
+      note(next->first, next->second);
+    note(each->begin, each->end);
   }
-  for (; next != unknown.end(); ++next) note(*next);
-  return best_gap != std::numeric_limits<std::size_t>::max() ? best : end;
+  for (; next != unknown.end(); ++next) note(next->first, next->second);
+  // Small ones do not break up what larger ones leave, while they need no more pages behind it.
+  constexpr std::size_t page = std::size_t{2} << 20;
+  note_gap((in.extent + page - 1) / page * page);
+  return best_gap != everything ? best : end;
 }
 
-arena_place& arena::take(layout& in, places& made, graph_nodes& earlier) {
-  arena_place* found = &made.front();
-  try {
-    for (auto const& [after, place] : in.released) {
-      if (!place->overlaps(made.front())) continue;
-      for (cudaGraphNode_t const node : place->released_after) add_node(earlier, node);
-      if (place->is_as(made.front())) found = place;
+arena::claimed arena::take(layout& in, request const& asked, std::size_t begin) {
+  std::size_t const end = begin + asked.bytes;
+  claimed got;
+  auto const is_covered = [&](auto const& each) { return each.overlaps(begin, end); };
+  std::vector<released_range> left;  // of what is covered in part
+  for (released_range const& each : in.released) {
+    if (!is_covered(each)) continue;
+    add_nodes(got.after, each.after);
+    for (auto const& [its_begin, its_end] :
+         {std::pair{each.begin, begin}, std::pair{end, each.end}}) {
+      if (its_begin >= its_end) continue;
+      released_range part = each;
+      part.begin = its_begin;
+      part.end = its_end;
+      part.place = nullptr;
+      left.push_back(std::move(part));
     }
-    make_room(in.released, in.all.size() + 1);  // for its release
-    make_room(taken_, taken_.size() + 1);
-  } catch (...) {
-    if (in.all.empty()) graphs_.erase(made.front().graph);
-    throw;
   }
-  if (found == &made.front()) {
-    found->self = made.begin();
-    in.all.splice(in.all.end(), made);
-    in.extent = std::max(in.extent, found->end);
+  reserve(in.released, in.released.size() + left.size() + 2);  // also for its own release
+  make_room(in);
+  got.place = &place_at(in, asked, begin, got.has_moved);
+  // From here on nothing throws.
+  std::erase_if(in.released, is_covered);
+  std::ranges::move(left, std::back_inserter(in.released));
+  mark_taken(*got.place);
+  return got;
+}
+
+arena_place& arena::place_at(layout& in, request const& asked, std::size_t begin, bool& has_moved) {
+  std::size_t const end = begin + asked.bytes;
+  arena_place* found = nullptr;
+  for (arena_place* const each : in.idle) {
+    if (each->of != asked.of) continue;
+    found = each;
+    if (each->begin == begin && each->end == end) break;
   }
-  // What comes after its release comes after those that it covers: this claim does.
-  std::erase_if(in.released, [&](auto const& each) {
-    if (!found->overlaps(*each.its)) return false;
-    if (each.its != found && !found->contains(*each.its)) {
-      in.has_overlaps = true;
-      return false;
+  if (found == nullptr) {
+    arena_place& made = in.places.emplace_back(begin, end, asked.graph, asked.of);
+    made.self = std::prev(in.places.end());
+    found = &made;
+  } else {
+    has_moved = found->begin != begin || found->end != end;
+    remove_idle(in, *found);
+    if (has_moved) {
+      for (released_range& each : in.released) {
+        if (each.place == found) each.place = nullptr;
+      }
     }
-    each.its->its_state = arena_place::state::covered;
-    return true;
-  });
-  mark_taken(*found);
+  }
+  found->begin = begin;
+  found->end = end;
+  // Relaxed: a number.
+  std::size_t const reach = found->reach.load(std::memory_order_relaxed);
+  found->reach.store(std::max(reach, end), std::memory_order_relaxed);
+  in.extent = std::max(in.extent, end);
   return *found;
 }
 
-void arena::mark_taken(arena_place& place) {
-  auto const at = std::ranges::upper_bound(taken_, place.begin, {}, &arena_place::begin);
-  taken_.insert(at, &place);
-  place.its_state = arena_place::state::taken;
+void arena::make_room(layout& in) {
+  reserve(in.released, in.released.size() + 1);
+  reserve(in.idle, in.places.size() + 1);
+  reserve(taken_, taken_.size() + 1);
 }
 
-void arena::untake(arena_place const& place) noexcept {
-  auto const at = std::ranges::lower_bound(taken_, place.begin, {}, &arena_place::begin);
-  if (at != taken_.end() && *at == &place) taken_.erase(at);
+arena_place& arena::renew(arena_place& place) {
+  std::lock_guard const lock(mutex_);
+  layout& in = graphs_.at(place.graph);
+  make_room(in);
+  arena_place& made = in.places.emplace_back(place.begin, place.end, place.graph, place.of);
+  made.self = std::prev(in.places.end());
+  made.reach.store(made.end, std::memory_order_relaxed);  // relaxed: a number
+  place.its_state = arena_place::state::gone;
+  untake(place);
+  mark_taken(made);
+  return made;
 }
 
-bool arena::is_taken(arena_place const& place) const noexcept {
-  auto const at = std::ranges::lower_bound(taken_, place.end, {}, &arena_place::begin);
-  return at != taken_.begin() && (*std::prev(at))->end > place.begin;
+void arena::give_up(claimed const& its) noexcept {
+  std::lock_guard const lock(mutex_);
+  arena_place& place = *its.place;
+  layout& in = graphs_.at(place.graph);
+  untake(place);
+  put_back(in, place.begin, place.end, its, place.held != nullptr ? &place : nullptr);
+  if (place.held == nullptr) return end(place);
+  place.its_state = arena_place::state::idle;
+  in.idle.push_back(&place);  // take() has made room
 }
 
-void arena::list_released(layout& in, arena_place& place) noexcept {
-  cudaGraphNode_t const after =
-      place.released_after.empty() ? nullptr : place.released_after.front();
-  in.released.push_back({after, &place});  // take() has reserved it
-  place.its_state = arena_place::state::released;
+void arena::put_back(std::uint64_t graph, std::size_t begin, std::size_t end,
+                     claimed const& its) noexcept {
+  std::lock_guard const lock(mutex_);
+  auto const found = graphs_.find(graph);
+  if (found != graphs_.end()) put_back(found->second, begin, end, its, nullptr);
 }
 
-void arena::unlist(layout& in, arena_place const& place) noexcept {
-  std::erase_if(in.released, [&place](auto const& each) { return each.its == &place; });
-}
-
-std::size_t arena::extent(std::uint64_t without) const noexcept {
-  std::size_t most = 0;
-  for (auto const& [graph, its] : graphs_) {
-    if (graph != without) most = std::max(most, its.extent);
+void arena::put_back(layout& in, std::size_t begin, std::size_t end, claimed const& its,
+                     arena_place* place) noexcept {
+  try {
+    in.released.push_back({.begin = begin,
+                           .end = end,
+                           .after = its.after,
+                           .edges = its.edges,
+                           .stamp = ++in.last_stamp,
+                           .place = place});
+  } catch (std::bad_alloc const&) {  // nobody knows the users before: nothing is claimed there
+    in.behind = std::max(in.behind, end);
   }
-  return most;
 }
 
 void arena::map(arena_place const& place) {
@@ -296,12 +325,14 @@ void arena::map(arena_place const& place) {
 
 void arena::release(arena_place& place, std::span<cudaGraphNode_t const> after,
                     std::uint64_t edges) {
+  graph_nodes its(after.begin(), after.end());
   std::lock_guard const lock(mutex_);
-  place.released_after.assign(after.begin(), after.end());
-  place.released_edges = edges;
-  place.stamp = ++last_stamp_;
+  layout& in = graphs_.at(place.graph);
+  make_room(in);
   untake(place);
-  list_released(graphs_.at(place.graph), place);
+  add_released(in, place, std::move(its), edges);
+  place.its_state = arena_place::state::idle;
+  in.idle.push_back(&place);
 }
 
 void arena::keep(arena_place& place) noexcept {
@@ -309,11 +340,47 @@ void arena::keep(arena_place& place) noexcept {
   if (place.its_state == arena_place::state::taken) place.its_state = arena_place::state::kept;
 }
 
+void arena::add_released(layout& in, arena_place& place, graph_nodes after,
+                         std::uint64_t edges) noexcept {
+  in.released.push_back({.begin = place.begin,
+                         .end = place.end,
+                         .after = std::move(after),
+                         .edges = edges,
+                         .stamp = ++in.last_stamp,
+                         .place = place.held != nullptr ? &place : nullptr});
+}
+
+void arena::remove_idle(layout& in, arena_place const& place) noexcept {
+  auto const at = std::ranges::find(in.idle, &place);
+  *at = in.idle.back();
+  in.idle.pop_back();
+}
+
+void arena::mark_taken(arena_place& place) noexcept {
+  auto const at = std::ranges::upper_bound(taken_, place.begin, {}, &arena_place::begin);
+  taken_.insert(at, &place);  // for which there is room
+  place.its_state = arena_place::state::taken;
+}
+
+void arena::untake(arena_place const& place) noexcept {
+  auto const at = std::ranges::lower_bound(taken_, place.begin, {}, &arena_place::begin);
+  if (at != taken_.end() && *at == &place) taken_.erase(at);
+}
+
+bool arena::is_taken(std::size_t begin, std::size_t end) const noexcept {
+  auto const at = std::ranges::lower_bound(taken_, end, {}, &arena_place::begin);
+  return at != taken_.begin() && (*std::prev(at))->end > begin;
+}
+
 bool arena::may_go(arena_place& place, bool is_its_graph) noexcept {
   std::lock_guard const lock(mutex_);
-  if (is_its_graph && place.its_state == arena_place::state::released) {
-    unlist(graphs_.at(place.graph), place);
+  if (is_its_graph && place.its_state == arena_place::state::idle) {
+    layout& in = graphs_.at(place.graph);
+    remove_idle(in, place);
     place.its_state = arena_place::state::gone;
+    for (released_range& each : in.released) {
+      if (each.place == &place) each.place = nullptr;
+    }
   }
   return place.its_state != arena_place::state::taken;
 }
@@ -321,23 +388,19 @@ bool arena::may_go(arena_place& place, bool is_its_graph) noexcept {
 void arena::remove(arena_place& place) noexcept {
   std::lock_guard const lock(mutex_);
   untake(place);
+  end(place);
+}
+
+void arena::end(arena_place& place) noexcept {
   auto const found = graphs_.find(place.graph);
-  layout& in = found->second;
-  unlist(in, place);
-  bool const is_in_vain = place.its_state == arena_place::state::taken;
-  if (is_in_vain) in.has_overlaps = true;
-  places doomed;
-  doomed.splice(doomed.begin(), in.all, place.self);
-  if (in.all.empty()) {
-    graphs_.erase(found);
-  } else if (is_in_vain) {  // what it covered is as before
-    in.extent = 0;
-    for (arena_place& each : in.all) {
-      in.extent = std::max(in.extent, each.end);
-      bool const is_covered = each.its_state == arena_place::state::covered;
-      if (is_covered && place.contains(each)) list_released(in, each);
-    }
-  }
+  found->second.places.erase(place.self);
+  if (found->second.places.empty()) graphs_.erase(found);
+}
+
+std::size_t arena::extent() const noexcept {
+  std::size_t most = 0;
+  for (auto const& [graph, its] : graphs_) most = std::max(most, its.extent);
+  return most;
 }
 
 std::size_t arena::trim() noexcept {
@@ -345,7 +408,7 @@ std::size_t arena::trim() noexcept {
   std::size_t keep = 0;
   {
     std::lock_guard const lock(mutex_);
-    keep = range_.mapped_for(extent(0));
+    keep = range_.mapped_for(extent());
     mapped_.store(std::min(bytes(), keep), std::memory_order_relaxed);
   }
   std::size_t const freed = range_.unmap_behind(keep);

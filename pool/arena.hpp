@@ -11,30 +11,31 @@
 #include <memory>
 #include <mutex>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "address_range.hpp"
 #include "escrow/internal/group_lease.hpp"
 #include "graph_walk.hpp"
+#include "released_walk.hpp"
 
 namespace escrow::inline v0_1 {
 
 struct slot;
 struct size_class;
 
-// Where a claim of one graph's capture, or of a group_scope, lies in an arena, as long as its slot
-// exists.
-//                         may be used by later claims of
-//                         other graphs     its own graph
-//     taken, kept         no               no
-//     released            yes              those that come after all nodes of the release
-//     covered             yes              those that may use the range that covers it
-//     gone                yes              there are none: the graph holds it no more
-// A lease that ends outside of its capture leaves its place `kept`.
-// Thread safety: guarded by its arena, but for `held`: the claim's thread.
+// A place in an arena, and its slot. Claims of one graph, or of a group_scope, use it one after
+// another, at the same offsets or at others.
+//     taken     by a claim: no other one gets its memory
+//     kept      the same, by a lease that ended where its graph does not know after what
+//     idle      later claims of its graph may use the slot, and what comes after its users the
+//               memory; of other graphs all
+//     gone      the same without the slot
+// Thread safety: guarded by its arena, but for `held` and `reach`, and by the claim's thread.
 struct arena_place {
-  enum class state : std::uint8_t { taken, kept, released, covered, gone };
+  enum class state : std::uint8_t { taken, kept, idle, gone };
+
+  arena_place(std::size_t its_begin, std::size_t its_end, std::uint64_t in, size_class const* its)
+      : begin(its_begin), end(its_end), graph(in), of(its), reach(its_end) {}
 
   std::size_t begin;
   std::size_t end;
@@ -42,25 +43,13 @@ struct arena_place {
   size_class const* of;  // of the slot
   slot* held = nullptr;  // null until it is made
   state its_state = state::taken;
-  std::uint64_t stamp = 0;  // of its release
-  graph_nodes released_after = {};
-  std::uint64_t released_edges = 0;  // their fingerprint
+  std::atomic<std::size_t> reach;  // the largest end that it ever had. Relaxed: a number
   std::list<arena_place>::iterator self = {};
-
-  [[nodiscard]] bool overlaps(arena_place const& other) const noexcept {
-    return begin < other.end && other.begin < end;
-  }
-  [[nodiscard]] bool contains(arena_place const& other) const noexcept {
-    return begin <= other.begin && other.end <= end;
-  }
-  [[nodiscard]] bool is_as(arena_place const& other) const noexcept {
-    return begin == other.begin && end == other.end && of == other.of;
-  }
 };
 
 // What: the scratch of a group's graphs. No two of their launches overlap, so each graph lays out
-//   its claims over all of the memory: what the claim before may still use of its own graph is left
-//   out, and what leases cover that live. So the group needs what the largest graph needs.
+//   its claims over all of the memory: what its own claims before may still use is left out, and
+//   what leases cover that live. So the group needs what the largest graph needs.
 // Thread safety: any thread. The lock of the layout is held across no CUDA call; that of the
 //   mapping is, by claims that need more than is mapped.
 // Lifetime: its pools'.
@@ -81,16 +70,22 @@ class ESCROW_LOCAL arena final : public group_memory {
     cudaGraph_t handle;
     size_class const* of;
   };
-  // Who used the memory before in that graph: its work comes after these nodes.
-  struct earlier_users {
-    graph_nodes nodes;
-    std::uint64_t edges = 0;         // their fingerprint
-    bool are_known_to_slot = false;  // it was the slot's last lease
+  // What a claim got. Its work comes after `after`, the users before in that graph.
+  struct claimed {
+    arena_place* place = nullptr;
+    graph_nodes after = {};
+    std::uint64_t edges = 0;  // the fingerprint of these
+    bool has_moved = false;   // the slot's resource was elsewhere
   };
-  // A place for a claim of a capture with that frontier: a new one, or one of the same size class
-  // that has a slot.
-  [[nodiscard]] arena_place& claim(request const& asked, capture_frontier const& frontier,
-                                   earlier_users& earlier);
+  // A place for a claim of a capture with that frontier.
+  [[nodiscard]] claimed claim(request const& asked, capture_frontier const& frontier);
+  // The same memory in another place: the slot is no more for claims.
+  [[nodiscard]] arena_place& renew(arena_place& place);
+  // A claim got nothing after all: its place is idle, or ends if it has no slot.
+  void give_up(claimed const& its) noexcept;
+  // The same of one whose slot is destroyed, and of its range.
+  void put_back(std::uint64_t graph, std::size_t begin, std::size_t end,
+                claimed const& its) noexcept;
   // So that work may use it.
   void map(arena_place const& place);
   [[nodiscard]] char* address_of(arena_place const& place) const noexcept {
@@ -106,7 +101,7 @@ class ESCROW_LOCAL arena final : public group_memory {
   void remove(arena_place& place) noexcept;
 
   // Unmaps what is behind the last place. Returns the bytes.
-  std::size_t trim() noexcept;
+  std::size_t trim() noexcept override;
   [[nodiscard]] std::size_t bytes() const noexcept override {
     return mapped_.load(std::memory_order_relaxed);
   }
@@ -115,50 +110,62 @@ class ESCROW_LOCAL arena final : public group_memory {
   arena(group_order const& group, int device) : group_(group), range_(device) {}
 
  private:
-  struct released_place {
+  // A range that a lease of the graph has used, until a later claim covers it.
+  struct released_range {
+    std::size_t begin;
+    std::size_t end;
+    graph_nodes after;    // the release came after these
+    std::uint64_t edges;  // their fingerprint
     std::uint64_t stamp;
-    graph_nodes after;
-    std::uint64_t edges;
+    arena_place* place;  // that has exactly this range, and a slot for the next claim; or null
+
+    [[nodiscard]] bool overlaps(std::size_t its_begin, std::size_t its_end) const noexcept {
+      return begin < its_end && its_begin < end;
+    }
   };
-  using places = std::list<arena_place>;
   // What one graph has.
   struct layout {
-    places all = {};
-    struct candidate {
-      cudaGraphNode_t after;  // a node that the release came after; null if it came after none
-      arena_place* its;
-    };
-    std::vector<candidate> released = {};
+    std::list<arena_place> places = {};
+    std::vector<released_range> released = {};  // they do not overlap
+    std::vector<arena_place*> idle = {};
     std::size_t extent = 0;
-    // Some of the released ones overlap, or overlap what is taken.
-    bool has_overlaps = false;
-    // Behind all that other graphs use: where the graph has copies of them is not known.
-    bool is_apart = false;
+    // What it is a copy of lies in front of this; where in the copy that runs is not known.
+    std::size_t behind = 0;
+    std::uint64_t last_stamp = 0;
+    released_walk::known_nodes walked = {};  // by walks through all of it, after that release
+    std::uint64_t walked_at = 0;
   };
 
-  // The stream's last place of that size, where nothing else overlaps it; null if there is none.
-  [[nodiscard]] arena_place* claim_last(request const& asked, capture_frontier const& frontier);
+  // The stream's last place of that size; null if there is none.
+  [[nodiscard]] claimed claim_last(request const& asked, capture_frontier const& frontier);
   // The same with a walk through the graph.
-  [[nodiscard]] arena_place& claim_best(request const& asked, capture_frontier const& frontier,
-                                        graph_nodes& earlier);
-  void give_up(arena_place& claimed) noexcept;
-  [[nodiscard]] std::vector<released_place> released_in(std::uint64_t graph);
+  [[nodiscard]] claimed claim_best(request const& asked, capture_frontier const& frontier);
+  [[nodiscard]] released_walk walk_of(std::uint64_t graph, capture_frontier const& frontier);
+  void forget_graph(std::uint64_t graph) noexcept;  // it was recaptured
+
   // All below with the lock.
   // The begin of the smallest gap that suffices between what may not be used, else their end.
   [[nodiscard]] std::size_t choose(request const& asked, layout const& in,
-                                   std::vector<std::uint64_t> const& before) const;
-  // Takes the place that was made, or that of a slot there, and covers others. Throws
-  // std::bad_alloc, as the next.
-  [[nodiscard]] arena_place& take(layout& in, places& made, graph_nodes& earlier);
-  void mark_taken(arena_place& place);
+                                   stamps const& before) const;
+  static void note_walk(layout& in, capture_frontier const& frontier, stamps const& found);
+  // Takes the range for a claim, out of the released ones. Throws std::bad_alloc.
+  [[nodiscard]] claimed take(layout& in, request const& asked, std::size_t begin);
+  [[nodiscard]] arena_place& place_at(layout& in, request const& asked, std::size_t begin,
+                                      bool& has_moved);
+  // Room for one more of each, so that what follows does not throw. Throws std::bad_alloc.
+  void make_room(layout& in);
+  static void add_released(layout& in, arena_place& place, graph_nodes after,
+                           std::uint64_t edges) noexcept;
+  static void put_back(layout& in, std::size_t begin, std::size_t end, claimed const& its,
+                       arena_place* place) noexcept;
+  static void remove_idle(layout& in, arena_place const& place) noexcept;
+  void mark_taken(arena_place& place) noexcept;
   void untake(arena_place const& place) noexcept;
-  [[nodiscard]] bool is_taken(arena_place const& place) const noexcept;  // a part of it
-  static void list_released(layout& in, arena_place& place) noexcept;
-  static void unlist(layout& in, arena_place const& place) noexcept;
-  // Of all graphs, but for that one; no graph has the id 0.
-  [[nodiscard]] std::size_t extent(std::uint64_t without) const noexcept;
+  [[nodiscard]] bool is_taken(std::size_t begin, std::size_t end) const noexcept;
+  void end(arena_place& place) noexcept;
+  [[nodiscard]] std::size_t extent() const noexcept;  // of all graphs
 
-  group_order const& group_;  // owns it
+  group_order const& group_;  // only compared
   std::mutex mapping_;        // guards the range; held across the calls that map
   address_range range_;
   std::atomic<std::size_t> mapped_{0};  // relaxed: under one of the locks, or a number
@@ -166,7 +173,6 @@ class ESCROW_LOCAL arena final : public group_memory {
   std::mutex mutex_;  // guards all below; taken with or without mapping_
   std::map<std::uint64_t, layout> graphs_;
   std::vector<arena_place*> taken_;  // of all graphs; they do not overlap, and are in order
-  std::uint64_t last_stamp_ = 0;
 };
 
 // A pool's use of its group's arena, which is asked for once.

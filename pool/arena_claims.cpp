@@ -48,34 +48,45 @@ arena* slot_pool::state::ask_for_arena() {
 slot* slot_pool::state::take_in_arena(claim_request const& asked, size_class& of,
                                       capture_info const& capture, capture_frontier const& frontier,
                                       search_result& seen) {
-  if (seen.failure != nullptr) {
+  if (seen.failure != nullptr || !seen.is_first) {
     owner.trim(0, true);  // idle blocks may be the memory that is missing
     seen.failure = nullptr;
   }
-  arena::request const request = request_for(asked.bytes, of, capture.id, capture.graph);
-  while (true) {
-    arena::earlier_users earlier;
-    arena_place& place = in_arena.its->claim(request, frontier, earlier);
-    slot* found = place.held;
-    if (found == nullptr) {
-      found = make_in_arena(of, place, seen);
-      if (found == nullptr) return nullptr;
-      give_to_graph(*found, capture, asked.where, true);
-    }
-    if (reuse.lease_in_arena(*found, capture.id, std::move(earlier))) return found;
-    end_lease(*found);
+  arena& in = *in_arena.its;
+  arena::claimed got = in.claim(request_for(asked.bytes, of, capture.id, capture.graph), frontier);
+  slot* found = slot_at(of, got, seen);
+  if (found == nullptr) return nullptr;
+  if (!found->may_be_in_graphs_) {
+    give_from_arena(*found, capture, asked.where, got);
+  } else if (reuse.lease_in_arena(*found, capture.id, got)) {
+    return found;
+  } else {  // its graph was instantiated or hoisted since, and keeps the slot as it is
+    got.place = &in.renew(*got.place);
+    found = slot_at(of, got, seen);
+    if (found == nullptr) return nullptr;
+    give_from_arena(*found, capture, asked.where, got);
+  }
+  if (reuse.lease_in_arena(*found, capture.id, got)) return found;
+  end_lease(*found);
+  throw usage_error(asked.call, "the capture was ended while the call used it",
+                    "use a stream on one thread at a time");
+}
+
+void slot_pool::state::give_from_arena(slot& made, capture_info const& capture,
+                                       source_location where, arena::claimed const& got) {
+  std::size_t const begin = made.place_->begin;
+  std::size_t const end = made.place_->end;
+  try {
+    give_to_graph(made, capture, where, true);
+  } catch (...) {  // the slot is destroyed
+    in_arena.its->put_back(capture.id, begin, end, got);
+    throw;
   }
 }
 
-slot* slot_pool::state::make_in_arena(size_class& of, arena_place& place, search_result& seen) {
-  // It has no room to wait for: a closed pool gets none.
-  auto const is_open = [this] { return !is_closed.load(std::memory_order_relaxed); };
-  constexpr auto no_limit = std::numeric_limits<std::uint32_t>::max();
-  if (of.in_arena.try_add(no_limit, is_open) == 0) {
-    in_arena.its->remove(place);
-    return nullptr;
-  }
-  references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one
+slot* slot_pool::state::slot_at(size_class& of, arena::claimed const& got, search_result& seen) {
+  arena_place& place = *got.place;
+  bool is_made = false;
   seen.reclaimed_before = reclaimed();
   try {
     device_scope const device(options.device);
@@ -88,11 +99,29 @@ slot* slot_pool::state::make_in_arena(size_class& of, arena_place& place, search
                                    return cudaSuccess;
                                  },
                              .free = [](void*) { return cudaSuccess; }};
-    slot* const made = new slot(owner, of, make, &from, place.end - place.begin);
-    in_arena.bytes.fetch_add(place.end - place.begin, std::memory_order_relaxed);
-    made->place_ = &place;
-    place.held = made;
-    return made;
+    std::size_t const bytes = place.end - place.begin;
+    if (place.held == nullptr) {
+      // It has no room to wait for: a closed pool gets none.
+      auto const is_open = [this] { return !is_closed.load(std::memory_order_relaxed); };
+      constexpr auto no_limit = std::numeric_limits<std::uint32_t>::max();
+      if (of.in_arena.try_add(no_limit, is_open) == 0) {
+        in_arena.its->give_up(got);
+        return nullptr;
+      }
+      references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one
+      is_made = true;
+      slot* const made = new slot(owner, of, make, &from, bytes);
+      made->place_ = &place;
+      place.held = made;
+      made->bytes_in_arena_ = bytes;
+      in_arena.bytes.fetch_add(bytes, std::memory_order_relaxed);
+    } else if (got.has_moved) {
+      slot& its = *place.held;
+      its.resource_ = make(of, &from, bytes);
+      in_arena.bytes.fetch_add(bytes - its.bytes_in_arena_, std::memory_order_relaxed);
+      its.bytes_in_arena_ = bytes;
+    }
+    return place.held;
   } catch (cuda_error const& error) {
     seen.failure = std::current_exception();
     seen.is_out_of_memory = error.status() == cudaErrorMemoryAllocation;
@@ -100,9 +129,11 @@ slot* slot_pool::state::make_in_arena(size_class& of, arena_place& place, search
     seen.failure = std::current_exception();
     seen.is_out_of_memory = false;
   }
-  references.fetch_sub(1, std::memory_order_relaxed);
-  of.in_arena.remove();
-  in_arena.its->remove(place);
+  if (is_made) {
+    references.fetch_sub(1, std::memory_order_relaxed);
+    of.in_arena.remove();
+  }
+  in_arena.its->give_up(got);
   return nullptr;
 }
 
@@ -111,14 +142,12 @@ slot* slot_pool::state::make_in_arena(size_class& of, arena_place& place, search
 claimed_slot slot_pool::state::claim_in_scope(claim_request const& asked, size_class& of,
                                               stream_use const& on, group_scope& scope) {
   require_device(asked.call, asked.stream, {});
-  if (of.bytes > bytes_max) refuse_size(asked, of);
-  arena::request const request = request_for(asked.bytes, of, scope.number, nullptr);
   search_result seen;
   slot* found = nullptr;
   for (bool const is_last : {false, true}) {
-    arena::earlier_users earlier;  // the stream orders them
-    arena_place& place = in_arena.its->claim(request, {}, earlier);
-    found = place.held != nullptr ? place.held : make_in_arena(of, place, seen);
+    arena::claimed const got =
+        in_arena.its->claim(request_for(asked.bytes, of, scope.number, nullptr), {});
+    found = slot_at(of, got, seen);
     if (found != nullptr) break;
     require_open(asked.call, of, asked.stream);
     if (is_last || !seen.is_out_of_memory) refuse(asked, of, seen);
@@ -161,13 +190,11 @@ void arena::end_scope(std::uint64_t number) noexcept {
     std::lock_guard const lock(mutex_);
     auto const found = graphs_.find(number);
     if (found == graphs_.end()) return;
-    for (arena_place& each : found->second.all) {
-      bool const is_idle = each.its_state == arena_place::state::released ||
-                           each.its_state == arena_place::state::covered;
-      if (!is_idle) continue;  // the end of its lease ends it
-      each.its_state = arena_place::state::gone;
-      each.held->newer_ = std::exchange(ended, each.held);
+    for (arena_place* const each : found->second.idle) {  // the others end with their leases
+      each->its_state = arena_place::state::gone;
+      each->held->newer_ = std::exchange(ended, each->held);
     }
+    found->second.idle.clear();
     found->second.released.clear();
   }
   while (ended != nullptr) {

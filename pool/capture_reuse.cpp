@@ -27,6 +27,11 @@ void add_dependencies(stream_ref stream, graph_nodes after) {
         "cudaStreamUpdateCaptureDependencies");
 }
 
+[[noreturn]] void refuse_changed(char const* call) {
+  throw usage_error(call, "the nodes that used the resource before were changed or destroyed",
+                    "edit a graph after its capture");
+}
+
 }  // namespace
 
 captured_slots* capture_reuse::find(size_class& size, std::uint64_t id) noexcept {
@@ -37,6 +42,11 @@ captured_slots* capture_reuse::find(size_class& size, std::uint64_t id) noexcept
 std::size_t capture_reuse::slots_held(size_class const& of) const noexcept {
   std::lock_guard const lock(mutex_);
   return of.captured.slots_held;
+}
+
+std::size_t capture_reuse::places_held(size_class const& of) const noexcept {
+  std::lock_guard const lock(mutex_);
+  return of.captured.places_held;
 }
 
 bool capture_reuse::is_ordered(slot const& held) noexcept {
@@ -77,7 +87,7 @@ void capture_reuse::add(slot& held, std::uint64_t id, bool is_claim, source_loca
   }
   ++found->second.holds;
   held.is_leased_ = held.may_be_in_graphs_ = true;
-  if (held.held_by_.empty() && held.place_ == nullptr) ++its.slots_held;
+  if (held.held_by_.empty()) ++(held.place_ == nullptr ? its.slots_held : its.places_held);
   held.held_by_.push_back(is_claim ? id : slot::no_claim);
   if (!is_claim) return;
   held.reusable_in_ = id;
@@ -102,7 +112,8 @@ bool capture_reuse::remove(slot& held, std::uint64_t id, bool is_claim) noexcept
   bool const may_go =
       held.place_ == nullptr || held.pool_.arena_of().may_go(*held.place_, is_claim);
   if (!held.held_by_.empty()) return false;
-  if (held.place_ == nullptr) --held.of_.captured.slots_held;
+  slots_in_graphs& all = held.of_.captured;
+  --(held.place_ == nullptr ? all.slots_held : all.places_held);
   if (held.is_leased_ || !may_go) return false;
   unshare(held);
   return true;
@@ -125,10 +136,12 @@ bool capture_reuse::may_take(slot const& listed) noexcept {
   return !listed.is_leased_ && listed.claimed_with_->may_be_reused();
 }
 
-bool capture_reuse::end_lease_in(slot& held, std::uint64_t id,
+bool capture_reuse::end_lease_in(slot& held, capture_info const& capture,
                                  std::span<cudaGraphNode_t const> after, bool is_behind_claim) {
+  std::uint64_t const id = capture.id;
   graph_nodes with_earlier;
-  if (held.place_ != nullptr && held.is_reused_ && !is_behind_claim) {
+  if (held.is_reused_ && !is_behind_claim) {
+    if (!is_unchanged_in(held, capture.graph)) refuse_changed("lease::release");
     with_earlier.assign(after.begin(), after.end());
     for (cudaGraphNode_t const node : held.released_after_) {
       if (!contains(after, node)) with_earlier.push_back(node);
@@ -156,15 +169,12 @@ bool capture_reuse::end_lease_in(slot& held, std::uint64_t id,
   return end_lease_now(held, true);
 }
 
-bool capture_reuse::lease_in_arena(slot& held, std::uint64_t id,
-                                   arena::earlier_users earlier) noexcept {
+bool capture_reuse::lease_in_arena(slot& held, std::uint64_t id, arena::claimed& got) noexcept {
   std::lock_guard const lock(mutex_);
   // Of a graph that was recaptured, or whose references were released meanwhile.
   if (held.reusable_in_ != id || !held.claimed_with_->may_be_reused()) return false;
-  if (!earlier.are_known_to_slot) {
-    held.released_after_.swap(earlier.nodes);
-    held.released_edges_ = earlier.edges;
-  }
+  held.released_after_.swap(got.after);
+  held.released_edges_ = got.edges;
   held.is_reused_ = !held.released_after_.empty();
   held.is_leased_ = true;
   held.captures_ended_ = held.claimed_with_->captures_ended();
@@ -316,10 +326,7 @@ slot* capture_reuse::take_with_edge(size_class& size, capture_info const& captur
 void capture_reuse::order_after_release(char const* call, slot const& claimed, cudaGraph_t graph,
                                         stream_ref stream) {
   if (!claimed.is_reused_) return;
-  if (!is_unchanged_in(claimed, graph)) {
-    throw usage_error(call, "the nodes that used the resource before were changed or destroyed",
-                      "edit a graph after its capture");
-  }
+  if (!is_unchanged_in(claimed, graph)) refuse_changed(call);
   add_dependencies(stream, claimed.released_after_);
 }
 

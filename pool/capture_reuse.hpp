@@ -72,12 +72,11 @@ class capture_reuse {
   // The same, clearing its recorded streams; later claims of the capture may reuse the slot after
   // the nodes `after`. `is_behind_claim`: these come after the claim, too. Throws cuda_error,
   // std::bad_alloc, and the lease then continues.
-  [[nodiscard]] bool end_lease_in(slot& held, std::uint64_t id,
+  [[nodiscard]] bool end_lease_in(slot& held, capture_info const& capture,
                                   std::span<cudaGraphNode_t const> after, bool is_behind_claim);
   // A slot of an arena, which has given out its place in that capture: leased to the caller. False
   // if the graph does not hold it for its captures any more: end_lease() is due.
-  [[nodiscard]] bool lease_in_arena(slot& held, std::uint64_t id,
-                                    arena::earlier_users earlier) noexcept;
+  [[nodiscard]] bool lease_in_arena(slot& held, std::uint64_t id, arena::claimed& got) noexcept;
 
   // The nearest reusable slot of that size before the frontier, leased to the caller; null if there
   // is none. Checks the frontier's own nodes first, where the stream's last release usually is,
@@ -100,6 +99,7 @@ class capture_reuse {
   // The graphs that hold slots of that size, and since when. Throws std::bad_alloc.
   [[nodiscard]] std::vector<holder> holders(size_class const& of) const;
   [[nodiscard]] std::size_t slots_held(size_class const& of) const noexcept;
+  [[nodiscard]] std::size_t places_held(size_class const& of) const noexcept;  // of arenas
   // How many times so far a slot that graphs hold may have become available to a claim.
   [[nodiscard]] std::uint64_t moves() const noexcept {
     std::lock_guard const lock(mutex_);

@@ -127,7 +127,8 @@ std::size_t graph_hold::bytes() const noexcept {
 
 slot_reference::range_end graph_hold::range() const noexcept {
   if (held_.place_ == nullptr) return {};
-  return {&held_.pool_.arena_of(), held_.place_->end};
+  // Relaxed: a number.
+  return {&held_.pool_.arena_of(), held_.place_->reach.load(std::memory_order_relaxed)};
 }
 
 void graph_hold::enter(reference_set const& set) noexcept {

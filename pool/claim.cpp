@@ -80,7 +80,11 @@ claimed_slot slot_pool::state::claim_slowly(claim_request const& asked, size_cla
                                             capture_frontier frontier) {
   std::uint64_t const capture_id = capture.id;
   require_device(asked.call, asked.stream, capture);
-  if (of.bytes > bytes_max) refuse_size(asked, of);
+  bool const may_be_in_arena =
+      capture.is_active() && in_arena.may_be && kind_of(asked) == claim_kind::in_order;
+  if (of.bytes > bytes_max && (!may_be_in_arena || ask_for_arena() == nullptr)) {
+    refuse_size(asked, of);
+  }
   search_result seen;
   claim_waits waits;
   while (true) {
@@ -249,7 +253,8 @@ slot* slot_pool::state::grow_in_room(size_class& of, search_result& seen, stream
   for (std::size_t attempt = 0; attempt < attempts_max && may_make_room(of, seen); ++attempt) {
     if (on != nullptr) for_each_size([&](size_class& each) { cover_all(each, *on); });
     bool const is_out_of_memory = seen.failure != nullptr;
-    std::size_t const freed = owner.trim(is_out_of_memory ? 0 : bytes_max - of.bytes);
+    std::size_t freed = owner.trim(is_out_of_memory ? 0 : bytes_max - of.bytes);
+    if (is_out_of_memory) freed += device_store::global().trim(options.device);
     if (freed == 0 && is_out_of_memory) return nullptr;
     seen.failure = nullptr;
     if (slot* const made = make_slot(of, seen)) return made;

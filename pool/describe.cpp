@@ -151,7 +151,9 @@ void slot_pool::state::add_holders(size_class& of, std::vector<holder>& all) con
     if (&each.of_ == &of) add_stream(each.unrecorded_.front().handle, 1);
   });
   for (auto const& [stream, count] : of.free.uncovered()) add_stream(stream, count);
-  std::size_t leased = stats(of).leased;
+  std::size_t const places_held = reuse.places_held(of);  // first: see stats()
+  std::size_t const places = of.in_arena.alive();
+  std::size_t leased = stats(of).leased + places - std::min(places, places_held);
   {
     std::lock_guard const lock(leases_mutex);
     for (slot const* each = leases.oldest(); each != nullptr; each = each->newer_) {

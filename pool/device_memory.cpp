@@ -30,7 +30,10 @@ void device_deleter::operator()(void* memory) const noexcept {
 
 std::size_t trim_device_memory(int device, source_location where) {
   constexpr char const* call = "trim_device_memory";
-  return detail::called_at(call, where, [&] { return device_store::global().trim(device); });
+  return detail::called_at(call, where, [&] {
+    device_scope const is_there(device);
+    return device_store::global().trim(device);
+  });
 }
 
 memory_source memory_source::device() {

@@ -48,13 +48,16 @@ cudaError_t wait_for_device() noexcept {
   return status == cudaSuccess ? retry_cleanup([byte] { return cudaFree(byte); }) : status;
 }
 
-// As on_device(), for a call that works without: better than none.
+// As on_device(), for a call that works without if `may_be_elsewhere`: better than none.
 template <class Call>
-cudaError_t clean_up_on_device(int device, Call call) noexcept {
+cudaError_t clean_up_on_device(int device, Call call, bool may_be_elsewhere = true) noexcept {
   std::optional<device_scope> current;
   try {
     current.emplace(device);
+  } catch (cuda_error const& error) {
+    if (!may_be_elsewhere && !is_sticky(error.status())) return error.status();
   } catch (std::exception const&) {
+    if (!may_be_elsewhere) return cudaErrorMemoryAllocation;
   }
   return retry_cleanup_relaxed(call);
 }
@@ -239,7 +242,7 @@ cudaError_t device_store::allocate(void** address, std::size_t bytes, cudaMemPoo
   cudaError_t const result = on_device(device, [&] {
     block made{.in = place_of(device), .range = nullptr, .bytes = from == nullptr ? bytes : 0};
     place& its = *made.in;
-    if (from == nullptr && scope_now.is_of_pool && bytes >= mapped_min) {
+    if (from == nullptr && scope_now.is_of_pool && bytes >= mapped_min && bytes % page == 0) {
       made.range = map(device, bytes);
     }
     if (made.range != nullptr) {
@@ -283,7 +286,7 @@ cudaError_t device_store::free(void* address) noexcept {
   std::shared_ptr<place> const in = freed.mapped().in;
   std::size_t const bytes = freed.mapped().bytes;
   bool const waits = !scope_now.is_unused && !is_reclaiming() && !freed.mapped().is_known_unused;
-  cudaError_t const status = clean_up_on_device(in->device(), [&, &its = *in] {
+  auto const free_now = [&, &its = *in] {
     cudaError_t failure = waits ? wait_for_device() : cudaSuccess;
     // After a sticky fault all calls fail, and still free.
     if (failure != cudaSuccess && !is_sticky(failure)) return failure;
@@ -295,7 +298,8 @@ cudaError_t device_store::free(void* address) noexcept {
     // The memory counts as used until then (measured).
     if (failure == cudaSuccess) static_cast<void>(succeeded(cudaStreamSynchronize(its.stream())));
     return failure;
-  });
+  };
+  cudaError_t const status = clean_up_on_device(in->device(), free_now, !waits);
   if (status != cudaSuccess) {
     std::lock_guard const lock(mutex_);
     blocks_.insert(std::move(freed));
@@ -349,7 +353,28 @@ std::shared_ptr<device_store::place> device_store::known_place(int device) {
   return found == places_.end() ? nullptr : *found;
 }
 
+void device_store::add(int device, std::shared_ptr<group_memory> const& arena) {
+  std::lock_guard const lock(mutex_);
+  std::erase_if(arenas_, [](auto const& each) { return each.second.expired(); });
+  arenas_.emplace_back(device, arena);
+}
+
 std::size_t device_store::trim(int device) {
+  std::vector<std::shared_ptr<group_memory>> arenas;
+  {
+    std::lock_guard const lock(mutex_);
+    for (auto const& [its_device, each] : arenas_) {
+      if (auto known = each.lock(); known != nullptr && its_device == device) {
+        arenas.push_back(std::move(known));
+      }
+    }
+  }
+  std::size_t sum = 0;
+  for (auto const& each : arenas) sum += each->trim();
+  return sum + trim_store(device);
+}
+
+std::size_t device_store::trim_store(int device) {
   std::shared_ptr<place> const its = known_place(device);
   if (its == nullptr || its->is_lost()) return 0;
   device_scope const current(device);

@@ -8,9 +8,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "address_range.hpp"
+#include "escrow/internal/launch_order.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
@@ -67,9 +69,12 @@ class ESCROW_LOCAL device_store {
   // Gives back to the device what is unused, and the pool if nothing is used. Returns the bytes.
   // Throws cuda_error.
   std::size_t trim(int device);
+  // What trim() trims, too. Throws std::bad_alloc.
+  void add(int device, std::shared_ptr<group_memory> const& arena);
 
  private:
-  static constexpr std::size_t mapped_min = std::size_t{4} << 20;  // bytes of a large block
+  static constexpr std::size_t page = std::size_t{2} << 20;  // what ranges are mapped in
+  static constexpr std::size_t mapped_min = 2 * page;        // bytes of a large block
 
   class place;
   struct block {
@@ -85,10 +90,12 @@ class ESCROW_LOCAL device_store {
   // With that device current, in Relaxed mode. Null if the device has no ranges. Throws cuda_error.
   [[nodiscard]] std::unique_ptr<address_range> map(int device, std::size_t bytes);
   [[nodiscard]] void* take_late(place const& in) noexcept;  // null if there is none
+  std::size_t trim_store(int device);
   // Of all devices, what was unused for so long. True if more may follow.
   bool settle(std::chrono::nanoseconds least) noexcept;
 
-  std::mutex mutex_;  // guards the next two
+  std::mutex mutex_;                                                 // guards all below
+  std::vector<std::pair<int, std::weak_ptr<group_memory>>> arenas_;  // of devices
   std::vector<std::shared_ptr<place>> places_;
   std::map<void*, block> blocks_;
 };

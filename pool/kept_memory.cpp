@@ -20,7 +20,10 @@ slot* slot_pool::state::grow(size_class& of, search_result& seen, stream_use con
   std::size_t const in_use = bytes_alive(true);
   std::size_t const beyond = std::min(in_use, surplus.load(std::memory_order_relaxed));
   std::size_t const most = peak.note(in_use - beyond + of.bytes);
-  auto const of_peak = static_cast<std::size_t>(keep_factor * static_cast<double>(most));
+  // The factor may be infinite.
+  constexpr auto no_limit = static_cast<double>(std::numeric_limits<std::int64_t>::max());
+  double const product = std::min(keep_factor * static_cast<double>(most), no_limit / 2);
+  auto const of_peak = static_cast<std::size_t>(product);
   std::size_t const kept_max = std::max(of_peak, device_store::kept_min);
   if (bytes_alive(false) + of.bytes > kept_max) {
     slot* const larger = own != nullptr ? take_larger(of, *own) : nullptr;

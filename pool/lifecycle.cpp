@@ -63,9 +63,9 @@ slot_pool::state::state(slot_pool& pool, pool_options given, make_function made,
       checked_at(std::chrono::steady_clock::now().time_since_epoch()),
       in_arena{.may_be =
                    policy != nullptr && policy->source.is_for_arenas && options.group.has_value()},
-      of_leases(options.group ? std::make_shared<lease_origin const>(
-                                    *options.group->order(), core, options.label,
-                                    options.group->order()->outliving)
+      of_leases(options.group ? std::make_shared<lease_origin const>(*options.group->order(), core,
+                                                                     options.label,
+                                                                     options.group->order()->leases)
                               : nullptr),
       keep_factor(policy != nullptr && policy->source.is_cheap_to_free ? policy->keep_factor : 0),
       peak((policy != nullptr ? *policy : scratch_policy{}).keep_window) {}
@@ -199,6 +199,7 @@ void slot_pool::destroy_slot(reclaimable& thing) noexcept {
   state& in = *idle.pool_.state_;
   size_class& of = idle.of_;
   arena_place* const place = idle.place_;
+  std::size_t const bytes = idle.bytes_in_arena_;
   slot_count& count = of.count_of(idle);
   if (may_work_go_on_untold()) {
     if (place == nullptr) in.give_back(of);
@@ -217,7 +218,7 @@ void slot_pool::destroy_slot(reclaimable& thing) noexcept {
     delete &idle;
   }
   if (place != nullptr) {
-    in.in_arena.bytes.fetch_sub(place->end - place->begin, std::memory_order_relaxed);
+    in.in_arena.bytes.fetch_sub(bytes, std::memory_order_relaxed);
     in.in_arena.its->remove(*place);
   } else {
     in.give_back(of);

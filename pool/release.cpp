@@ -177,7 +177,16 @@ void slot_pool::state::release_on(claimed_slot& lease, stream_use on,
   if (capture.is_active() && !claim.is_held_in(capture.id)) {
     hold_in_graph(*lease.what, capture, false, {});
   }
-  if (is_in_its_own) return release_captured(lease, end, is_claiming_stream);
+  // The lease may not have been used: what was before its claim is not behind `on` then.
+  slot const& used = *lease.what;
+  if (!is_known && capture.is_none() && !is_of_capture && !used.is_done_) {
+    if (used.is_uncovered_ || used.place_ != nullptr) return release_or_defer(lease, on);
+    check(cudaStreamWaitEvent(on.handle, used.ready(), 0), "cudaStreamWaitEvent");
+    for (cached_event const& also : used.also_ready_) {
+      check(cudaStreamWaitEvent(on.handle, also.recorded.get(), 0), "cudaStreamWaitEvent");
+    }
+  }
+  if (is_in_its_own) return release_captured(lease, capture, end, is_claiming_stream);
   if (capture.is_none()) {
     check(release_eager(lease, on), "cudaEventRecord");
   } else {
@@ -291,8 +300,8 @@ void slot_pool::state::release_or_defer(claimed_slot& lease, stream_use const& o
   finish_release(used);
 }
 
-void slot_pool::state::release_captured(claimed_slot& lease, capture_frontier& end,
-                                        bool is_behind_claim) {
+void slot_pool::state::release_captured(claimed_slot& lease, capture_info const& of,
+                                        capture_frontier& end, bool is_behind_claim) {
   slot& used = *lease.what;
   for (stream_use const& also : used.unrecorded_) {
     device_scope const current(also.device);
@@ -310,7 +319,7 @@ void slot_pool::state::release_captured(claimed_slot& lease, capture_frontier& e
   untrack(used);  // before the slot may have a new lease
   bool is_free = false;
   try {
-    is_free = reuse.end_lease_in(used, lease.capture_id, end.all(), is_behind_claim);
+    is_free = reuse.end_lease_in(used, of, end.all(), is_behind_claim);
   } catch (...) {
     track(used);
     throw;

@@ -133,7 +133,10 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] slot* take_in_arena(claim_request const& asked, size_class& of,
                                     capture_info const& capture, capture_frontier const& frontier,
                                     search_result& seen);
-  [[nodiscard]] slot* make_in_arena(size_class& of, arena_place& place, search_result& seen);
+  // The place's slot, which is made or moved there; null: the claim has nothing.
+  [[nodiscard]] slot* slot_at(size_class& of, arena::claimed const& got, search_result& seen);
+  void give_from_arena(slot& made, capture_info const& capture, source_location where,
+                       arena::claimed const& got);  // as give_to_graph(); the users before stay
   [[nodiscard]] claimed_slot claim_in_scope(claim_request const& asked, size_class& of,
                                             stream_use const& on, group_scope& scope);
   void leave_arena(slot& idle) noexcept;  // free for its scope's next claims, or destroyed
@@ -180,7 +183,8 @@ struct ESCROW_LOCAL slot_pool::state {
   void release_reclaimed(claimed_slot& lease, stream_use const& on) noexcept;  // in a destructor
   static void forget_captured_uses(slot& used) noexcept;
   // `is_behind_claim`: that comes after the claim, without work between them, too.
-  void release_captured(claimed_slot& lease, capture_frontier& end, bool is_behind_claim);
+  void release_captured(claimed_slot& lease, capture_info const& of, capture_frontier& end,
+                        bool is_behind_claim);
   void release_after_failure(claimed_slot& lease, bool is_told) noexcept;  // which was reported
   void end_lease(slot& used, bool may_be_shared = false) noexcept;
   void go_home(slot& idle) noexcept {

@@ -29,7 +29,8 @@ struct captured_slots {
 // Of all graphs. Guarded by capture_reuse.
 struct slots_in_graphs {
   std::map<std::uint64_t, captured_slots> entries;  // by the capture's id
-  std::size_t slots_held = 0;  // by any number of graphs; without those of arenas
+  std::size_t slots_held = 0;   // by any number of graphs; without those of arenas
+  std::size_t places_held = 0;  // the same of arenas
   slot_list shared;
 };
 

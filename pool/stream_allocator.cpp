@@ -75,6 +75,8 @@ struct ESCROW_LOCAL stream_allocator::state {
     map allocated;
     std::vector<map::node_type> unused;
     std::uint64_t turns = 0;  // addresses given out
+    // Guards its leases against two calls of record_stream(); held across their CUDA calls.
+    std::mutex recording;
   };
 
   state(pool_options const& options, scratch_policy const& policy, source_location where)
@@ -186,7 +188,7 @@ struct ESCROW_LOCAL stream_allocator::state {
 
   void record_stream(char const* call, stream_ref stream, void* address) {
     claimed_slot const memory = allocation_of(call, address, false).memory;
-    std::lock_guard const lock(record_mutex);
+    std::lock_guard const lock(shard_of(address).recording);
     slot_pool::record_stream(memory, stream, call);
   }
 
@@ -205,8 +207,7 @@ struct ESCROW_LOCAL stream_allocator::state {
   int const device;
   deleter_core& core;
   std::array<shard, 61> shards;
-  std::mutex record_mutex;  // guards leases against two calls of record_stream()
-  std::mutex mutex;         // guards the creation of the stream in `own`
+  std::mutex mutex;  // guards the creation of the stream in `own`
 };
 
 std::shared_ptr<stream_allocator::state> stream_allocator::make_state(pool_options const& options,

@@ -15,7 +15,8 @@ namespace escrow::inline v0_1 {
 // Thread safety: any thread.
 class use_peak {
  public:
-  explicit use_peak(std::chrono::nanoseconds window) noexcept : window_(window) {}
+  explicit use_peak(std::chrono::nanoseconds window) noexcept
+      : window_(std::clamp(window, std::chrono::nanoseconds(0), longest)) {}
 
   [[nodiscard]] std::size_t note(std::size_t bytes) {
     std::lock_guard const lock(mutex_);
@@ -30,6 +31,7 @@ class use_peak {
   }
 
  private:
+  static constexpr std::chrono::nanoseconds longest = std::chrono::hours(1 << 16);  // twice it fits
   std::chrono::nanoseconds const window_;
   std::mutex mutex_;        // guards all below
   std::size_t most_ = 0;    // since begin_

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <concepts>
@@ -195,7 +196,7 @@ void deleter_core::recycle_until(Enough is_enough) noexcept {
     relaxed_capture_scope const relaxed;  // a query could invalidate a capture
     for (auto const& end : recycled_.ends()) {
       if (!succeeded(cudaEventQuery(end->ready.get()))) continue;
-      recycled_.release(*end);
+      recycled_.release(std::array{recycle_lane::answered_end{end}});
       recycle_queued();
       if (is_enough()) return;
     }

@@ -50,10 +50,10 @@ struct covered_place {
 
 // What all leases of a pool have in common.
 struct lease_origin {
-  group_order const& group;                             // only compared: it may be destroyed
-  deleter_core const& core;                             // the same
-  std::string pool;                                     // the label
-  std::shared_ptr<std::atomic<std::size_t>> outliving;  // of the group
+  group_order const& group;                           // only compared: it may be destroyed
+  deleter_core const& core;                           // the same
+  std::string pool;                                   // the label
+  std::shared_ptr<group_order::lease_counts> counts;  // of the group
 };
 
 // What: a lease that a capture claimed of a pool of a sharing group.
@@ -65,9 +65,11 @@ struct group_lease {
       : origin(std::move(of)),
         where(at),
         place(covered),
-        claimed_after(after.begin(), after.end()) {}
+        claimed_after(after.begin(), after.end()) {
+    origin->counts->living.fetch_add(1, std::memory_order_relaxed);
+  }
   group_lease(group_lease&&) = delete;
-  ~group_lease() = default;
+  ~group_lease() { end(lease_state::over); }
 
   // Acquire and release: `released_after` is written before.
   [[nodiscard]] lease_state state() const noexcept {
@@ -82,9 +84,10 @@ struct group_lease {
                                         std::memory_order_relaxed)) {
         continue;
       }
-      // Relaxed: a number.
+      // Relaxed: numbers.
+      origin->counts->living.fetch_sub(1, std::memory_order_relaxed);
       if (now == lease_state::outlives) {
-        origin->outliving->fetch_sub(1, std::memory_order_relaxed);
+        origin->counts->outliving.fetch_sub(1, std::memory_order_relaxed);
       }
       return;
     }
@@ -94,12 +97,12 @@ struct group_lease {
     lease_state expected = lease_state::lives;
     // Relaxed: nothing else is published, and the count is a number. First, so that it is not below
     // zero when the lease ends.
-    origin->outliving->fetch_add(1, std::memory_order_relaxed);
+    origin->counts->outliving.fetch_add(1, std::memory_order_relaxed);
     if (state_.compare_exchange_strong(expected, lease_state::outlives,
                                        std::memory_order_relaxed)) {
       return true;
     }
-    origin->outliving->fetch_sub(1, std::memory_order_relaxed);
+    origin->counts->outliving.fetch_sub(1, std::memory_order_relaxed);
     return false;
   }
 

@@ -93,6 +93,8 @@ struct group_memory {
   virtual ~group_memory() = default;
   // What the device lacks for it. Any thread.
   [[nodiscard]] virtual std::size_t bytes() const noexcept = 0;
+  // Gives back what no graph reaches. Returns the bytes.
+  virtual std::size_t trim() noexcept = 0;
   // Gives up what a group_scope has claimed and released.
   virtual void end_scope(std::uint64_t number) noexcept = 0;
 };
@@ -104,9 +106,12 @@ struct group_order final : launch_order {
   sharing_options const options;
   // Its pools' device; -1: no pool yet. Relaxed: only the value matters.
   std::atomic<int> device{-1};
-  // Its leases that live although their capture has ended; these share it. Relaxed: a number.
-  std::shared_ptr<std::atomic<std::size_t>> const outliving =
-      std::make_shared<std::atomic<std::size_t>>(0);
+  // Of its leases, which share it. Relaxed: numbers.
+  struct lease_counts {
+    std::atomic<std::size_t> living{0};
+    std::atomic<std::size_t> outliving{0};  // that live although their capture has ended
+  };
+  std::shared_ptr<lease_counts> const leases = std::make_shared<lease_counts>();
   std::mutex memory_mutex;  // guards the next; held while it is made
   std::shared_ptr<group_memory> memory;
   [[nodiscard]] std::shared_ptr<group_memory> known_memory() {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -29,9 +30,13 @@ class recycle_lane {
   // What the deferred releases wait for, oldest first: to be asked without the lock. Throws
   // std::bad_alloc.
   [[nodiscard]] std::vector<std::shared_ptr<launch_end>> ends() const;
-  // Drops the references that wait for `end`, which is done: this queues their sets. `gone`: it
-  // will never be known to be done, and they are leaked.
-  void release(launch_end const& end, ready_answer answer = ready_answer::done) noexcept;
+  // Drops the references that wait for what is done: this queues their sets. `gone`: it will never
+  // be known to be done, and they are leaked. In the order of ends().
+  struct answered_end {
+    std::shared_ptr<launch_end> end;
+    ready_answer answer = ready_answer::done;
+  };
+  void release(std::span<answered_end const> all) noexcept;
   // The worker, in Relaxed mode: asks for each end, and releases.
   void release_done(deleter_accounts& worker) noexcept;
   // Acquire: a thread that counts less then recycles what release() has queued.

@@ -277,9 +277,13 @@ class graph_registry {
   // or hoisted.
   [[nodiscard]] bool has_sealed(std::uint64_t id, cudaGraph_t graph,
                                 group_order const& group) const noexcept;
-  // The same, before a claim: sets that CUDA has released are the graph's no more.
-  [[nodiscard]] bool begin_claim(std::uint64_t id, cudaGraph_t graph,
-                                 group_order const& group) noexcept;
+  // Before a claim in an arena: sets that CUDA has released are the graph's no more.
+  struct begun_claim {
+    std::size_t behind = 0;  // the end of what the graph is a copy of
+    bool is_recaptured = false;
+  };
+  [[nodiscard]] begun_claim begin_claim(std::uint64_t id, cudaGraph_t graph,
+                                        group_order const& group) noexcept;
   // The launch orders of the sharing groups whose slots the graph holds, or held before it was
   // hoisted. Throws std::bad_alloc.
   using group_set = std::set<std::shared_ptr<launch_order>>;
@@ -332,7 +336,7 @@ class graph_registry {
   [[nodiscard]] entry const* find(cudaGraph_t graph, std::uint64_t id = 0) const noexcept;
   // The entry, of a graph with this id; 0: not known.
   [[nodiscard]] entries::iterator entry_for(cudaGraph_t graph, std::uint64_t id);
-  void drop_released(std::uint64_t id, cudaGraph_t graph) noexcept;
+  bool drop_released(std::uint64_t id, cudaGraph_t graph) noexcept;  // false: there were none
   [[nodiscard]] bool has_sealed_now(std::uint64_t id, cudaGraph_t graph,
                                     group_order const& group) const noexcept;
   void note(std::uint64_t id, cudaGraph_t graph, std::span<reference_set* const> added);
