@@ -1,10 +1,13 @@
 // Sharing groups: copies, and statistics of what their graphs hold.
 #include "escrow/deleter/sharing_group.hpp"
 
+#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
@@ -44,6 +47,45 @@ sharing_group& sharing_group::operator=(sharing_group const& other) noexcept {
 }
 sharing_group::~sharing_group() {
   tell_handed_over(static_cast<launch_order*>(order_.get()));
+}
+
+std::vector<graph_registry::noted_claim> graph_registry::claims_in(group_order const& group) const {
+  std::vector<noted_claim> all;
+  std::lock_guard const lock(mutex_);
+  for (auto const& [graph, its] : entries_) {
+    if (its.id == 0) continue;
+    auto const add = [&](group_lease const& lease, lease_state now) {
+      if (&lease.origin->group != &group) return;
+      all.push_back({its.id, lease.place, lease.origin->pool, lease.where, now, lease.claimed_at,
+                     now == lease_state::released ? lease.released_at : 0});
+    };
+    // The state first: released_at is written before.
+    for (lease_span const& each : its.copied_leases) add(*each.lease, each.state());
+    its.leases.for_each([&](auto const& each) { add(*each, each->state()); });
+  }
+  return all;
+}
+
+std::vector<graph_registry::graph_holding> graph_registry::holdings() const {
+  std::vector<graph_holding> all;
+  std::map<std::pair<std::uint64_t, reference_set const*>, std::vector<reference_set const*>> sets;
+  std::lock_guard const lock(mutex_);
+  for (reference_set const* const each : sets_) {
+    sets[{each->id_, each->id_ == 0 ? each : nullptr}].push_back(each);
+  }
+  for (auto const& [key, its] : sets) {
+    std::vector<reclaimable const*> members;
+    std::set<cudaGraph_t> graphs;
+    for (reference_set const* const each : its) {
+      each->list_members(members);
+      graphs.insert(each->graphs_.begin(), each->graphs_.end());
+    }
+    if (members.empty()) continue;
+    std::size_t const of_slots = resource_usage_of(members, false).bytes;
+    resource_usage const held = resource_usage_of(std::move(members));
+    all.push_back({key.first, held, held.bytes - of_slots, graphs.size()});
+  }
+  return all;
 }
 
 sharing_stats sharing_group::stats() const {

@@ -111,12 +111,15 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
   row_ = row_of(source.get());
   if (after == references::stay_off) off.keep_off(source.core());
   graph_registry::global().note_ordered(now_.held);
+  // Relaxed, as the other: a number.
+  graph_registry::global().execs.fetch_add(1, std::memory_order_relaxed);
 }
 
 // The exec is destroyed, and then what it held: the recycle lane waits for the end of the last
 // launch and then drops the references (recycle_lane::release). The last reference closes the set;
 // slots return to their pools, and the worker destroys owners (reference_set::recycle, destroy).
 graph_exec::state::~state() {
+  graph_registry::global().execs.fetch_sub(1, std::memory_order_relaxed);
   // Destroying an exec with conditional nodes, CUDA waits for its launches and uploads, and
   // meanwhile blocks launches, queries and instantiations of all threads (measured);
   // graph_lifetime_lock would, too.

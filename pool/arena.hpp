@@ -107,6 +107,15 @@ class ESCROW_LOCAL arena final : public group_memory {
   }
   void end_scope(std::uint64_t number) noexcept override;  // arena_claims.cpp
 
+  // For reports: calls with each place, under the lock: `look` takes none.
+  template <class Look>
+  void for_each_place(Look look) {
+    std::lock_guard const lock(mutex_);
+    for (auto const& [graph, its] : graphs_) {
+      for (arena_place const& each : its.places) look(each);
+    }
+  }
+
   arena(group_order const& group, int device) : group_(group), range_(device) {}
 
  private:

@@ -224,6 +224,7 @@ slot* slot_pool::state::make_slot(size_class& of, search_result& seen) noexcept 
     relaxed_capture_scope const relaxed;
     memory_scope::set const known({.is_of_pool = true});
     slot* const made = new slot(owner, of, make);
+    of.bytes_told.store(made->resource_->bytes, std::memory_order_relaxed);
     made->number_ = grown.fetch_add(1, std::memory_order_relaxed);
     raise(of.slots_peak, count);
     raise(bytes_peak, reserved.load(std::memory_order_relaxed));

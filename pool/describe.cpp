@@ -48,7 +48,8 @@ std::string to_json(scratch_stats const& stats) {
                   {"bytes_peak", stats.bytes_peak},
                   {"grown", stats.grown},
                   {"returned", stats.returned},
-                  {"bytes_in_arena", stats.bytes_in_arena}});
+                  {"bytes_in_arena", stats.bytes_in_arena},
+                  {"bytes_deferred", stats.bytes_deferred}});
 }
 
 std::string describe(holder const& which) {
@@ -121,11 +122,17 @@ scratch_stats slot_pool::stats_in_bytes() const noexcept {
                     .bytes_in_arena = in.in_arena.bytes.load(std::memory_order_relaxed)};
   in.for_each_size([&](size_class& each) {
     pool_stats const its = in.stats(each);
-    now.bytes_idle += its.idle * each.bytes;
-    now.bytes_unrecorded += its.unrecorded * each.bytes;
-    now.bytes_in_graphs += its.in_graphs * each.bytes;
+    std::size_t const of_each = each.bytes_each();
+    now.bytes_idle += its.idle * of_each;
+    now.bytes_unrecorded += its.unrecorded * of_each;
+    now.bytes_in_graphs += its.in_graphs * of_each;
+    now.bytes_deferred += its.deferred * of_each;
     if (its.slots > its.idle + its.in_graphs) {
-      now.bytes_in_use += (its.slots - its.idle - its.in_graphs) * each.bytes;
+      now.bytes_in_use += (its.slots - its.idle - its.in_graphs) * of_each;
+    }
+    if (each.bytes == 0) {
+      now.bytes = its.slots * of_each;
+      now.bytes_peak = its.slots_peak * of_each;
     }
   });
   return now;

@@ -26,40 +26,12 @@ constexpr auto window = std::chrono::milliseconds(100);
 
 thread_local memory_scope scope_now;
 
-// Runs `call` in Relaxed mode with that device current. Returns its status, or why it did not run.
-template <class Call>
-cudaError_t on_device(int device, Call call) noexcept {
-  try {
-    device_scope const current(device);
-    relaxed_capture_scope const relaxed;
-    return call();
-  } catch (cuda_error const& failed) {
-    return failed.status();
-  } catch (std::exception const&) {
-    return cudaErrorMemoryAllocation;
-  }
-}
-
 // Waits for all work of the current device, as cudaFree does for memory of no pool. In Relaxed mode
 // that harms no capture, as cudaDeviceSynchronize would.
 cudaError_t wait_for_device() noexcept {
   void* byte = nullptr;
   cudaError_t const status = cudaMalloc(&byte, 1);
   return status == cudaSuccess ? retry_cleanup([byte] { return cudaFree(byte); }) : status;
-}
-
-// As on_device(), for a call that works without if `may_be_elsewhere`: better than none.
-template <class Call>
-cudaError_t clean_up_on_device(int device, Call call, bool may_be_elsewhere = true) noexcept {
-  std::optional<device_scope> current;
-  try {
-    current.emplace(device);
-  } catch (cuda_error const& error) {
-    if (!may_be_elsewhere && !is_sticky(error.status())) return error.status();
-  } catch (std::exception const&) {
-    if (!may_be_elsewhere) return cudaErrorMemoryAllocation;
-  }
-  return retry_cleanup_relaxed(call);
 }
 
 }  // namespace
@@ -74,130 +46,6 @@ memory_scope::set::~set() {
   scope_now = outer_;
 }
 
-// A device's pool, and the stream on which memory is allocated and freed: it has no other work.
-class device_store::place {
- public:
-  // With that device current, in Relaxed mode. Throws cuda_error.
-  explicit place(int device) : device_(device) {
-    try {
-      check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
-            "cudaStreamCreateWithFlags");
-      make_pool();
-      context_ = context_id_of(device);
-    } catch (...) {
-      end();
-      throw;
-    }
-  }
-  place(place&&) = delete;
-  ~place() {
-    if (is_lost()) return;
-    clean_up_on_device(device_, [this] {
-      end();
-      return cudaSuccess;
-    });
-  }
-
-  [[nodiscard]] int device() const noexcept { return device_; }
-  [[nodiscard]] cudaStream_t stream() const noexcept { return stream_; }
-  [[nodiscard]] cudaMemPool_t pool() const noexcept { return pool_; }
-  // Whether the device was reset since, and the handles are no more.
-  [[nodiscard]] bool is_lost() const noexcept {
-    if (!is_in_use(device_)) return true;
-    try {
-      return context_id_of(device_) != context_;
-    } catch (std::exception const&) {
-      return false;
-    }
-  }
-
-  // Counts what is allocated, or freed. True if more may be unused than is kept. Any thread.
-  bool count(std::size_t allocated, std::size_t freed) noexcept {
-    std::lock_guard const lock(mutex_);
-    used_ += allocated;
-    used_ -= freed;
-    most_used_ = std::max(most_used_, used_);
-    reserved_max_ = std::max(reserved_max_, used_);
-    return reserved_max_ > kept(used_);
-  }
-  // Gives back what was unused for the whole of the last window, if that has lasted for `least`.
-  // True if more may follow. Any thread.
-  bool settle(std::chrono::nanoseconds least) noexcept {
-    std::size_t keep = 0;
-    {
-      std::lock_guard const lock(mutex_);
-      if (reserved_max_ <= kept(used_)) return false;
-      auto const now = clock::now();
-      if (now - begin_ < least) return true;
-      begin_ = now;
-      keep = kept(std::exchange(most_used_, used_));
-    }
-    if (is_lost()) return false;
-    auto const trim_to = [&] { return cudaMemPoolTrimTo(pool_, keep); };
-    static_cast<void>(succeeded(on_device(device_, trim_to)));  // else in the next window
-    std::lock_guard const lock(mutex_);
-    reserved_max_ = std::max(keep, most_used_);
-    return reserved_max_ > kept(used_);
-  }
-  // Gives back all that is unused. Returns the bytes. In Relaxed mode, with the device current.
-  // Throws cuda_error.
-  std::size_t trim() {
-    std::size_t const before = reserved();
-    check(cudaMemPoolTrimTo(pool_, 0), "cudaMemPoolTrimTo");
-    std::size_t const now = reserved();
-    return before - std::min(before, now);
-  }
-
- private:
-  void make_pool() {
-    cudaMemPoolProps properties{};
-    properties.allocType = cudaMemAllocationTypePinned;
-    properties.location = {.type = cudaMemLocationTypeDevice, .id = device_};
-    check(cudaMemPoolCreate(&pool_, &properties), "cudaMemPoolCreate");
-    auto keep = std::numeric_limits<std::uint64_t>::max();
-    check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep),
-          "cudaMemPoolSetAttribute");
-    int devices = 0;
-    check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
-    std::vector<cudaMemAccessDesc> peers;
-    for (int peer = 0; peer < devices; ++peer) {
-      int can = 0;
-      if (peer != device_) {
-        check(cudaDeviceCanAccessPeer(&can, peer, device_), "cudaDeviceCanAccessPeer");
-      }
-      if (can == 0) continue;
-      peers.push_back({.location = {.type = cudaMemLocationTypeDevice, .id = peer},
-                       .flags = cudaMemAccessFlagsProtReadWrite});
-    }
-    if (peers.empty()) return;
-    check(cudaMemPoolSetAccess(pool_, peers.data(), peers.size()), "cudaMemPoolSetAccess");
-  }
-  void end() noexcept {
-    if (pool_ != nullptr) retry_cleanup([this] { return cudaMemPoolDestroy(pool_); });
-    if (stream_ != nullptr) retry_cleanup([this] { return cudaStreamDestroy(stream_); });
-  }
-  [[nodiscard]] std::size_t reserved() const {
-    std::uint64_t bytes = 0;
-    check(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &bytes),
-          "cudaMemPoolGetAttribute");
-    return bytes;
-  }
-  // How much the pool may reserve while so much of it is used.
-  [[nodiscard]] static std::size_t kept(std::size_t used) noexcept {
-    return used + std::max(kept_min, used / 8);
-  }
-
-  int const device_;
-  cudaStream_t stream_ = nullptr;
-  cudaMemPool_t pool_ = nullptr;
-  unsigned long long context_ = 0;
-  std::mutex mutex_;  // guards all below; held across no CUDA call
-  std::size_t used_ = 0;
-  std::size_t most_used_ = 0;     // since `begin_`
-  std::size_t reserved_max_ = 0;  // the pool reserves at most so much, but for fragments
-  clock::time_point begin_ = clock::now();
-};
-
 device_store& device_store::global() {
   static never_destroyed<device_store> only;
   [[maybe_unused]] static bool const settles = [] {
@@ -207,12 +55,12 @@ device_store& device_store::global() {
   return *only;
 }
 
-std::shared_ptr<device_store::place> device_store::place_of(int device) {
-  std::shared_ptr<place> known = known_place(device);
+std::shared_ptr<store_place> device_store::place_of(int device) {
+  std::shared_ptr<store_place> known = known_place(device);
   if (known != nullptr && !known->is_lost()) return known;
-  auto made = std::make_shared<place>(device);
+  auto made = std::make_shared<store_place>(device);
   std::lock_guard const lock(mutex_);
-  for (std::shared_ptr<place>& each : places_) {
+  for (std::shared_ptr<store_place>& each : places_) {
     if (each->device() != device) continue;
     if (each == known) each = made;
     return each;  // another thread has made one
@@ -241,7 +89,7 @@ cudaError_t device_store::allocate(void** address, std::size_t bytes, cudaMemPoo
   if (status != cudaSuccess) return status;
   cudaError_t const result = on_device(device, [&] {
     block made{.in = place_of(device), .range = nullptr, .bytes = from == nullptr ? bytes : 0};
-    place& its = *made.in;
+    store_place& its = *made.in;
     if (from == nullptr && scope_now.is_of_pool && bytes >= mapped_min && bytes % page == 0) {
       made.range = map(device, bytes);
     }
@@ -283,7 +131,7 @@ cudaError_t device_store::free(void* address) noexcept {
     freed = blocks_.extract(address);
   }
   if (freed.empty()) return cudaFree(address);  // of somebody else
-  std::shared_ptr<place> const in = freed.mapped().in;
+  std::shared_ptr<store_place> const in = freed.mapped().in;
   std::size_t const bytes = freed.mapped().bytes;
   bool const waits = !scope_now.is_unused && !is_reclaiming() && !freed.mapped().is_known_unused;
   auto const free_now = [&, &its = *in] {
@@ -323,7 +171,7 @@ void device_store::free_later(void* address) noexcept {
   if (found != blocks_.end()) found->second.is_late = true;
 }
 
-void* device_store::take_late(place const& in) noexcept {
+void* device_store::take_late(store_place const& in) noexcept {
   std::lock_guard const lock(mutex_);
   auto const found = std::ranges::find_if(blocks_, [&in](auto const& each) {
     return each.second.is_late && each.second.in.get() == &in;
@@ -336,7 +184,7 @@ void* device_store::take_late(place const& in) noexcept {
 
 bool device_store::settle(std::chrono::nanoseconds least) noexcept {
   bool is_more_to_come = false;
-  std::vector<std::shared_ptr<place>> all;
+  std::vector<std::shared_ptr<store_place>> all;
   try {
     std::lock_guard const lock(mutex_);
     all = places_;
@@ -347,7 +195,7 @@ bool device_store::settle(std::chrono::nanoseconds least) noexcept {
   return is_more_to_come;
 }
 
-std::shared_ptr<device_store::place> device_store::known_place(int device) {
+std::shared_ptr<store_place> device_store::known_place(int device) {
   std::lock_guard const lock(mutex_);
   auto const found = std::ranges::find(places_, device, [](auto& each) { return each->device(); });
   return found == places_.end() ? nullptr : *found;
@@ -375,7 +223,7 @@ std::size_t device_store::trim(int device) {
 }
 
 std::size_t device_store::trim_store(int device) {
-  std::shared_ptr<place> const its = known_place(device);
+  std::shared_ptr<store_place> const its = known_place(device);
   if (its == nullptr || its->is_lost()) return 0;
   device_scope const current(device);
   relaxed_capture_scope const relaxed;
@@ -384,6 +232,23 @@ std::size_t device_store::trim_store(int device) {
   auto const is_of_it = [&](auto const& each) { return each.second.in == its; };
   if (std::ranges::none_of(blocks_, is_of_it)) std::erase(places_, its);  // ends after the lock
   return given_back;
+}
+
+std::vector<device_use> device_store::uses() {
+  std::vector<std::shared_ptr<store_place>> known;
+  std::map<store_place const*, std::size_t> mapped;
+  {
+    std::lock_guard const lock(mutex_);
+    known = places_;
+    for (auto const& [address, its] : blocks_) {
+      if (its.range != nullptr) mapped[its.in.get()] += its.range->mapped();
+    }
+  }
+  std::vector<device_use> all;
+  for (auto const& each : known) {
+    if (!each->is_lost()) all.emplace_back(each->now()).mapped = mapped[each.get()];
+  }
+  return all;
 }
 
 }  // namespace escrow::inline v0_1

@@ -14,6 +14,7 @@
 #include "address_range.hpp"
 #include "escrow/internal/launch_order.hpp"
 #include "escrow/version.hpp"
+#include "store_place.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -50,7 +51,7 @@ class ESCROW_LOCAL memory_scope::set {
 class ESCROW_LOCAL device_store {
  public:
   // What may be kept unused in any case: CUDA reserves memory in steps of that (measured).
-  static constexpr std::size_t kept_min = std::size_t{32} << 20;
+  static constexpr std::size_t kept_min = store_place::kept_min;
 
   [[nodiscard]] static device_store& global();
 
@@ -72,31 +73,33 @@ class ESCROW_LOCAL device_store {
   // What trim() trims, too. Throws std::bad_alloc.
   void add(int device, std::shared_ptr<group_memory> const& arena);
 
+  // What the process has of each device. Throws std::bad_alloc.
+  [[nodiscard]] std::vector<device_use> uses();
+
  private:
   static constexpr std::size_t page = std::size_t{2} << 20;  // what ranges are mapped in
   static constexpr std::size_t mapped_min = 2 * page;        // bytes of a large block
 
-  class place;
   struct block {
-    std::shared_ptr<place> in;
+    std::shared_ptr<store_place> in;
     std::unique_ptr<address_range> range;  // null: of a pool of CUDA
     std::size_t bytes = 0;                 // of the place's pool; 0: of another one
     bool is_late = false;                  // to be freed after the next wait for the device
     bool is_known_unused = false;          // that has been
   };
 
-  [[nodiscard]] std::shared_ptr<place> known_place(int device);  // null if there is none
-  [[nodiscard]] std::shared_ptr<place> place_of(int device);
+  [[nodiscard]] std::shared_ptr<store_place> known_place(int device);  // null if there is none
+  [[nodiscard]] std::shared_ptr<store_place> place_of(int device);
   // With that device current, in Relaxed mode. Null if the device has no ranges. Throws cuda_error.
   [[nodiscard]] std::unique_ptr<address_range> map(int device, std::size_t bytes);
-  [[nodiscard]] void* take_late(place const& in) noexcept;  // null if there is none
+  [[nodiscard]] void* take_late(store_place const& in) noexcept;  // null if there is none
   std::size_t trim_store(int device);
   // Of all devices, what was unused for so long. True if more may follow.
   bool settle(std::chrono::nanoseconds least) noexcept;
 
   std::mutex mutex_;                                                 // guards all below
   std::vector<std::pair<int, std::weak_ptr<group_memory>>> arenas_;  // of devices
-  std::vector<std::shared_ptr<place>> places_;
+  std::vector<std::shared_ptr<store_place>> places_;
   std::map<void*, block> blocks_;
 };
 

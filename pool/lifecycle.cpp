@@ -40,6 +40,7 @@ slot_pool::slot_pool(pool_options const& options, make_function make,
   deleter_core& core = (own.deleter != nullptr ? *own.deleter : deleter::global()).core();
   state_ = std::make_unique<state>(*this, std::move(own), std::move(make), policy, core, devices);
   state_->bind_group();  // last: a group stays bound
+  state_->list();
   core.add_use();
 }
 
@@ -48,6 +49,7 @@ slot_pool::state::state(slot_pool& pool, pool_options given, make_function made,
     : owner(pool),
       options(std::move(given)),
       slots_max(options.slots_max.value_or(64)),
+      source(policy != nullptr ? policy->source.name : ""),
       make(std::move(made)),
       core(used),
       is_only_device(devices == 1),

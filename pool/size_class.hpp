@@ -63,6 +63,11 @@ struct ESCROW_LOCAL size_class {
 
   std::size_t const bytes;  // of each slot; 0: a resource_pool's
   std::string const label;  // in errors and holders
+  // Of a resource_pool: what its last resource tells. Relaxed: a number.
+  std::atomic<std::size_t> bytes_told{0};
+  [[nodiscard]] std::size_t bytes_each() const noexcept {
+    return bytes != 0 ? bytes : bytes_told.load(std::memory_order_relaxed);
+  }
   // The next larger one. Stored with release under the pool's sizes_mutex, acquired without it.
   std::atomic<size_class*> next{nullptr};
   [[nodiscard]] size_class* larger() const noexcept {

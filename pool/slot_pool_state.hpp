@@ -23,6 +23,7 @@
 #include "escrow/internal/group_scope.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "escrow/pool/resource_pool.hpp"
+#include "pool_list.hpp"
 #include "search.hpp"
 #include "size_class.hpp"
 #include "stream_use.hpp"
@@ -30,7 +31,7 @@
 
 namespace escrow::inline v0_1 {
 
-struct ESCROW_LOCAL slot_pool::state {
+struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   state(slot_pool& pool, pool_options given, make_function made, scratch_policy const* policy,
         deleter_core& used, int devices);
   ~state();
@@ -109,7 +110,6 @@ struct ESCROW_LOCAL slot_pool::state {
   slot* make_slot(size_class& of, search_result& seen) noexcept;
   // The same as a last resort, after it has made room in other sizes, also of what is idle on `on`.
   slot* grow_in_room(size_class& of, search_result& seen, stream_use const* on);
-  // Whether room in bytes would help: no slot was made for lack of memory.
   [[nodiscard]] bool may_make_room(size_class const& of, search_result const& seen) const noexcept;
   void wait_for(slot& taken, stream_ref stream, bool is_its_own);
   void require_open(char const* call, size_class const& of, stream_ref stream) {
@@ -268,7 +268,6 @@ struct ESCROW_LOCAL slot_pool::state {
   [[nodiscard]] std::string describe(size_class const& first, std::size_t holders_max);
 
   // refuse.cpp
-  // Throws pool_exhausted: the size is above the policy's limit.
   [[noreturn]] void refuse_size(claim_request const& asked, size_class const& of) const;
   [[nodiscard]] std::string describe_claim(claim_request const& asked, size_class& of,
                                            search_result const& seen);
@@ -301,7 +300,6 @@ struct ESCROW_LOCAL slot_pool::state {
   // this is equal before and after it.
   [[nodiscard]] std::uint64_t moves(size_class& of, bool is_of_all) noexcept;
   [[nodiscard]] std::size_t slots_of(size_class& of, bool is_of_all) noexcept;  // existing ones
-  // Destroys at most `count_max` free slots whose work is done, and returns how many.
   std::size_t destroy_done(size_class& of, std::size_t count_max);
   // In a claim, once in scratch_policy::idle_max: the worker destroys what was free since the time
   // before. Calls no CUDA function.
@@ -336,6 +334,7 @@ struct ESCROW_LOCAL slot_pool::state {
   slot_pool& owner;
   pool_options options;
   std::size_t const slots_max;
+  char const* const source;  // memory_source::name; empty: a resource_pool's
   make_function const make;
   deleter_core& core;
   bool const is_only_device;   // no stream can be of another device
@@ -348,13 +347,9 @@ struct ESCROW_LOCAL slot_pool::state {
   capture_reuse reuse;
   std::shared_ptr<kept_sets> const kept = std::make_shared<kept_sets>();  // held_until_closed
 
-  // Held by the owner and each slot; the last one frees the pool. acq_rel, as in std::shared_ptr.
-  std::atomic<std::size_t> references{1};
   std::atomic<std::uint64_t> passes{0};  // relaxed: numbers only need to be unique
-
   // Releases by the last retire_unused(). Relaxed: a number.
   std::atomic<std::uint64_t> releases_seen{0};
-
   deferred_slots deferred;
   claimer_streams claimers;
 

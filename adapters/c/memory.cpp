@@ -1,5 +1,6 @@
 // The C API of scratch memory.
 #include "calls.hpp"
+#include "escrow/pool/memory_report.hpp"
 #include "escrow/pool/stream_allocator.hpp"
 
 using namespace escrow;
@@ -133,4 +134,14 @@ escrow_status escrow_allocator_describe(escrow_allocator* allocator, char* text,
   return run(__func__, [&](c_call by) {
     by.copy_text(by.need(allocator, "allocator").held.pool().describe(), text, capacity, length);
   });
+}
+
+escrow_status escrow_memory_report(char* text, size_t capacity, size_t* length) {
+  return run(__func__,
+             [&](c_call by) { by.copy_text(describe(report_memory()), text, capacity, length); });
+}
+
+escrow_status escrow_memory_report_json(char* text, size_t capacity, size_t* length) {
+  return run(__func__,
+             [&](c_call by) { by.copy_text(to_json(report_memory()), text, capacity, length); });
 }

@@ -122,6 +122,9 @@ void add_scratch(rows& add) {
       [](auto& in) { EXPECT_EQ(in.scratch->close_for(std::chrono::nanoseconds{0}).size(), 1U); });
   add("scratch, described", runs("slot_pool::describe slot_pool::holders"),
       {make_scratch, claim_scratch}, [](auto& in) { in.answer = in.scratch->describe(); });
+  add("memory, reported", runs("report_memory slot_pool::report_all"),
+      {share_scratch, claim_scratch},
+      [](auto& in) { in.answer = report_memory().pools.empty() ? "none" : "pools"; });
   add("scratch, ended", runs("slot_pool::close_and_leave"), used, end);
   add("scratch, reclaimed", runs("deleter::poll"),
       {make_scratch, claim_scratch, idle(300), sync_one, end}, poll)

@@ -150,6 +150,25 @@ static void c_descriptions_are_cut(void) {
   escrow_allocator_destroy(memory);
 }
 
+static void c_memory_is_reported(void) {
+  escrow_allocator* const memory = new_allocator(0);
+  void* scratch = NULL;
+  char text[20000];
+  size_t length = 0;
+  EXPECT_OK(escrow_allocator_allocate(memory, c_stream(0), 4096, 0, &scratch));
+  EXPECT_OK(escrow_memory_report(text, sizeof text, &length));
+  EXPECT(strlen(text) == length);
+  EXPECT(strstr(text, "pool \"c scratch\" on device 0") != NULL);
+  EXPECT_OK(escrow_memory_report_json(text, sizeof text, &length));
+  EXPECT(strlen(text) == length);
+  EXPECT(strstr(text, "{\"label\": \"c scratch\", \"device\": 0, ") != NULL);
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_memory_report(NULL, 1, &length));
+  REFUSED(escrow_memory_report(NULL, 0, NULL));
+  REFUSED(escrow_memory_report_json(NULL, 0, NULL));
+  EXPECT_OK(escrow_allocator_free(memory, c_stream(0), scratch));
+  escrow_allocator_destroy(memory);
+}
+
 static void c_structs_may_be_of_an_older_header(void) {
   escrow_options options = {.bytes_max = 1};
   escrow_allocator* memory = NULL;
@@ -294,6 +313,7 @@ c_case const c_memory_cases[] = {
     CASE(c_a_limit_is_reached),
     CASE(c_a_graph_keeps_memory),
     CASE(c_descriptions_are_cut),
+    CASE(c_memory_is_reported),
     CASE(c_structs_may_be_of_an_older_header),
     CASE(c_objects_are_destroyed_after_the_work),
     CASE(c_objects_are_destroyed_after_their_graph),

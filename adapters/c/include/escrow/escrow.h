@@ -209,6 +209,12 @@ escrow_status escrow_allocator_statistics(escrow_allocator* allocator,
 escrow_status escrow_allocator_describe(escrow_allocator* allocator, char* text, size_t capacity,
                                         size_t* length);
 
+// Who holds the memory of the process, in all its pools, also those of C++ and of other libraries:
+// in words, and as JSON, which tools/arena_svg.py draws arenas from. Any thread, at any time, also
+// in captures. Arguments as those of escrow_allocator_describe(); the next call may need more room.
+escrow_status escrow_memory_report(char* text, size_t capacity, size_t* length);
+escrow_status escrow_memory_report_json(char* text, size_t capacity, size_t* length);
+
 // Pools of a caller's resources.
 
 // What a pool calls, with its device current; several threads may, concurrently. cudaSuccess, or

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "escrow/version.hpp"
@@ -19,6 +20,30 @@ namespace escrow::inline v0_1 {
     text += (text.empty() ? "{\"" : ", \"") + std::string(name) + "\": " + std::to_string(value);
   }
   return text + "}";
+}
+
+// A text in quotes, with what JSON escapes. Any thread. Throws std::bad_alloc.
+[[nodiscard]] inline std::string json_text(std::string_view of) {
+  constexpr char const* digits = "0123456789abcdef";
+  std::string text = "\"";
+  for (char const each : of) {
+    auto const code = static_cast<unsigned char>(each);
+    if (code < 0x20) {
+      text += {'\\', 'u', '0', '0', digits[code / 16], digits[code % 16]};
+      continue;
+    }
+    if (std::string_view("\"\\").find(each) != std::string_view::npos) text += '\\';
+    text += each;
+  }
+  return text + "\"";
+}
+
+// An array of what `json` makes of each. Any thread. Throws std::bad_alloc, and what `json` does.
+template <class Range, class Json>
+[[nodiscard]] std::string json_array(Range const& all, Json json) {
+  std::string text = "[";
+  for (auto const& each : all) text += (text.size() == 1 ? "" : ", ") + json(each);
+  return text + "]";
 }
 
 }  // namespace escrow::inline v0_1

@@ -80,6 +80,7 @@ struct group_lease {
     // Relaxed, also on failure: nothing else is read.
     lease_state now = state_.load(std::memory_order_relaxed);
     while (is_alive(now)) {
+      if (as == lease_state::released) released_at = next_step();
       if (!state_.compare_exchange_weak(now, as, std::memory_order_release,
                                         std::memory_order_relaxed)) {
         continue;
@@ -111,8 +112,15 @@ struct group_lease {
   covered_place const place;
   few_nodes const claimed_after;  // what the claim's stream depended on
   few_nodes released_after;       // written before it is released
+  // The order of claims and releases: for reports.
+  std::uint64_t const claimed_at = next_step();
+  std::uint64_t released_at = 0;  // as released_after
 
  private:
+  [[nodiscard]] std::uint64_t next_step() const noexcept {
+    return origin->counts->steps.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: a number
+  }
+
   std::atomic<lease_state> state_{lease_state::lives};
 };
 

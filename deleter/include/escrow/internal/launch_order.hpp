@@ -110,6 +110,7 @@ struct group_order final : launch_order {
   struct lease_counts {
     std::atomic<std::size_t> living{0};
     std::atomic<std::size_t> outliving{0};  // that live although their capture has ended
+    std::atomic<std::uint64_t> steps{0};    // claims and releases so far
   };
   std::shared_ptr<lease_counts> const leases = std::make_shared<lease_counts>();
   std::mutex memory_mutex;  // guards the next; held while it is made

@@ -301,6 +301,29 @@ class graph_registry {
   // owns the graph.
   void report_outliving(std::uint64_t id, cudaGraph_t graph) noexcept;
 
+  // For reports (group_stats.cpp): what was claimed in the known graphs with an id, of one group,
+  // in the order of the claims. Throws std::bad_alloc.
+  struct noted_claim {
+    std::uint64_t graph;
+    covered_place place;
+    std::string pool;
+    source_location where;
+    lease_state state;
+    std::uint64_t claimed_at;
+    std::uint64_t released_at;  // if it is released
+  };
+  [[nodiscard]] std::vector<noted_claim> claims_in(group_order const& group) const;
+  // What the sets of each capture hold, sets of the same graph together; each set of a graph
+  // without an id for itself. Throws std::bad_alloc.
+  struct graph_holding {
+    std::uint64_t id = 0;
+    resource_usage held;
+    std::size_t arena_bytes = 0;  // of them: the extents in arenas
+    std::size_t graphs = 0;       // known ones that have it; 0: only execs and plain copies do
+  };
+  [[nodiscard]] std::vector<graph_holding> holdings() const;
+  std::atomic<std::size_t> execs{0};  // graph_execs. Relaxed: a number
+
   void note_ordered(deferred_releases const& held) noexcept;  // see reference_set::is_ordered_
   // What the graphs of the group hold, the ids of those that nothing orders, and how many leases
   // outlive their capture. Throws std::bad_alloc.

@@ -29,6 +29,7 @@ class slot_pool;
 class slot_share;
 struct claimer_stream;
 struct holder;
+struct memory_report;
 struct memory_source;
 struct pool_options;
 struct pool_stats;
@@ -72,6 +73,11 @@ concept block_of_bytes = requires(T const& resource) {
   { resource.data() } -> std::same_as<void*>;
   { resource.size() } -> std::same_as<std::size_t>;
 };
+// One that tells how many bytes it has, as device_buffer.
+template <class T>
+concept tells_bytes = requires(T const& resource) {
+  { resource.bytes() } -> std::same_as<std::size_t>;
+};
 
 // What a slot has: made with the pool's device current, destroyed on the worker.
 class resource_base {
@@ -86,7 +92,7 @@ class resource_base {
     accessed.store(use_clock::now(stream), std::memory_order_relaxed);
   }
 
-  std::size_t bytes = 0;                   // if it is a block of bytes
+  std::size_t bytes = 0;                   // 0: not known
   std::atomic<std::uint64_t> accessed{0};  // when, by the use_clock: at the claim, and later
 };
 
@@ -97,7 +103,11 @@ class resource_of final : public resource_base {
   template <class Make>
   resource_of(slot_functions<T> const& functions, Make const& make)
       : value(make()), functions_(functions) {
-    if constexpr (block_of_bytes<T>) bytes = value.size();
+    if constexpr (tells_bytes<T>) {
+      bytes = value.bytes();
+    } else if constexpr (block_of_bytes<T>) {
+      bytes = value.size();
+    }
   }
   ~resource_of() override {
     if (functions_.destroy) functions_.destroy(value);
@@ -205,6 +215,7 @@ class ESCROW_API slot_pool {
   [[nodiscard]] pool_stats stats() const noexcept;    // of a resource_pool
   [[nodiscard]] scratch_stats stats_in_bytes() const noexcept;
   [[nodiscard]] std::string describe() const;
+  static void report_all(memory_report& to);         // the pools and groups of the process
   [[nodiscard]] std::size_t bytes() const noexcept;  // of a scratch_pool's blocks
   [[nodiscard]] int device() const noexcept;
   [[nodiscard]] arena& arena_of() const noexcept;  // there is one

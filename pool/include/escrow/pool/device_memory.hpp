@@ -152,6 +152,7 @@ class device_buffer {
 
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(block_.data()); }
   [[nodiscard]] std::size_t size() const noexcept { return block_.size() / sizeof(T); }  // elements
+  [[nodiscard]] std::size_t bytes() const noexcept { return block_.size(); }
 
  private:
   device_block block_;

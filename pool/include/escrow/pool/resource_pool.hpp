@@ -156,6 +156,7 @@ template <class T>
 class resource_pool {
  public:
   // Creates one resource, with the pool's device current. Several threads may call it concurrently.
+  // What a T tells by `std::size_t bytes() const` is the size of each: see report_memory().
   // In a capture it runs in Relaxed mode, so it may allocate; but cudaDeviceSynchronize invalidates
   // captures in every mode.
   using make_function = std::function<T()>;

@@ -52,6 +52,7 @@ struct scratch_stats {
   std::uint64_t returned = 0;        // blocks freed so far
   // Of its slots in the arena of its sharing group, which others share: see sharing_stats::bytes.
   std::size_t bytes_in_arena = 0;
+  std::size_t bytes_deferred = 0;  // with a deferred record: see lease
 };
 
 // The same as a JSON object on one line, with the names of the members.
