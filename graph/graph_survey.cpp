@@ -34,9 +34,11 @@ group_order const* shared_group(std::vector<group_set> const& parts) {
 void note_concurrent(graph_survey& found, char const* what, group_order const& group) {
   found.problem = std::string(what) + " of the graph share slots of the sharing group \"" +
                   group.options.label + "\", and may run concurrently";
-  found.advice =
-      "make it a single line of nodes, as graph::add_child on a new graph does, or claim from a "
-      "pool without a group";
+  found.advice = std::string(what).starts_with("a conditional")
+                     ? "let one body alone use the group, or claim from a pool without a group"
+                     : "make it a single line of nodes, as graph::add_child on a new graph does, "
+                       "or claim from a "
+                       "pool without a group";
 }
 
 // The nodes in their order, if each ends before the next one ends, and before a child graph starts,

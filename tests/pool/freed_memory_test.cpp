@@ -111,6 +111,10 @@ TEST_F(DeviceMemory, IsMadeAndKeptInACaptureOfEachMode) {
   }
 }
 
+TEST_F(DeviceMemory, OfADeviceThatIsNotThereIsNotTrimmed) {
+  EXPECT_THROW(static_cast<void>(trim_device_memory(99)), cuda_error);
+}
+
 TEST_F(DeviceMemory, OutOfMemoryIsALastWord) {
 #ifdef ESCROW_TEST_RUNTIME_SIM
   sim::set_device_memory(100 * mebibyte);

@@ -35,6 +35,12 @@ TEST_F(KeptMemory, OfBuffersOfGrowingSizesIsLittleMoreThanTheLargest) {
   EXPECT_TRUE(keeps_at_most(pool, 160)) << kept(pool);
 }
 
+TEST_F(KeptMemory, IsAllWithAnInfiniteFactor) {
+  scratch_pool pool(options(8), {.keep_factor = std::numeric_limits<double>::infinity()});
+  for (std::size_t size = 1; size <= 64; ++size) use(pool, size);
+  EXPECT_GE(kept(pool), 1000U);
+}
+
 TEST_F(KeptMemory, IsFreedAfterItsWorkIfTheHostRunsAhead) {
   scratch_pool pool(options(8));
   hold_up(two);
