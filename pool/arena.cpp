@@ -51,11 +51,11 @@ arena::claimed arena::claim_last(request const& asked, capture_frontier const& f
   auto const found = graphs_.find(asked.graph);
   if (found == graphs_.end()) return got;
   layout& in = found->second;
+  make_room(in);
   for (released_range& each : in.released) {
     arena_place* const place = each.place;
     if (place == nullptr || place->of != asked.of || each.end - each.begin != asked.bytes) continue;
     if (!std::ranges::all_of(each.after, is_at_end) || is_taken(each.begin, each.end)) continue;
-    make_room(in);
     got = {.place = place, .after = std::move(each.after), .edges = each.edges};
     if (&each != &in.released.back()) each = std::move(in.released.back());
     in.released.pop_back();
