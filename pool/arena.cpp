@@ -53,13 +53,16 @@ arena::claimed arena::claim_last(request const& asked, capture_frontier const& f
   layout& in = found->second;
   make_room(in);
   for (released_range& each : in.released) {
+    if (each.end - each.begin != asked.bytes) continue;
+    if (each.first_after != nullptr && !is_at_end(each.first_after)) continue;
     arena_place* const place = each.place;
-    if (place == nullptr || place->of != asked.of || each.end - each.begin != asked.bytes) continue;
+    if (place == nullptr || place->of != asked.of) continue;
     if (!std::ranges::all_of(each.after, is_at_end) || is_taken(each.begin, each.end)) continue;
     got = {.place = place, .after = std::move(each.after), .edges = each.edges};
     if (&each != &in.released.back()) each = std::move(in.released.back());
     in.released.pop_back();
     remove_idle(in, *place);
+    place->has_range = false;
     mark_taken(*place);
     break;
   }

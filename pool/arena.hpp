@@ -43,8 +43,10 @@ struct arena_place {
   size_class const* of;  // of the slot
   slot* held = nullptr;  // null until it is made
   state its_state = state::taken;
+  bool has_range = false;          // idle: no claim has used any of its memory since
   std::atomic<std::size_t> reach;  // the largest end that it ever had. Relaxed: a number
   std::list<arena_place>::iterator self = {};
+  graph_nodes spare = {};  // memory for the nodes of its next release; the lease's thread's
 };
 
 // What: the scratch of a group's graphs. No two of their launches overlap, so each graph lays out
@@ -123,8 +125,9 @@ class ESCROW_LOCAL arena final : public group_memory {
   struct released_range {
     std::size_t begin;
     std::size_t end;
-    graph_nodes after;    // the release came after these
-    std::uint64_t edges;  // their fingerprint
+    cudaGraphNode_t first_after;  // one of these; null: there are none
+    graph_nodes after;            // the release came after these
+    std::uint64_t edges;          // their fingerprint
     std::uint64_t stamp;
     arena_place* place;  // that has exactly this range, and a slot for the next claim; or null
 
@@ -162,7 +165,14 @@ class ESCROW_LOCAL arena final : public group_memory {
   [[nodiscard]] arena_place& place_at(layout& in, request const& asked, std::size_t begin,
                                       bool& has_moved);
   // Room for one more of each, so that what follows does not throw. Throws std::bad_alloc.
-  void make_room(layout& in);
+  void make_room(layout& in) {
+    bool const has_room = in.released.size() < in.released.capacity() &&
+                          in.places.size() < in.idle.capacity() &&
+                          taken_.size() < taken_.capacity();
+    if (!has_room) [[unlikely]]
+      make_more_room(in);
+  }
+  void make_more_room(layout& in);
   static void add_released(layout& in, arena_place& place, graph_nodes after,
                            std::uint64_t edges) noexcept;
   static void put_back(layout& in, std::size_t begin, std::size_t end, claimed const& its,

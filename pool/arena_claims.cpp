@@ -59,6 +59,7 @@ slot* slot_pool::state::take_in_arena(claim_request const& asked, size_class& of
   if (!found->may_be_in_graphs_) {
     give_from_arena(*found, capture, asked.where, got);
   } else if (reuse.lease_in_arena(*found, capture.id, got)) {
+    got.place->spare = std::move(got.after);
     return found;
   } else {  // its graph was instantiated or hoisted since, and keeps the slot as it is
     got.place = &in.renew(*got.place);
@@ -86,6 +87,7 @@ void slot_pool::state::give_from_arena(slot& made, capture_info const& capture,
 
 slot* slot_pool::state::slot_at(size_class& of, arena::claimed const& got, search_result& seen) {
   arena_place& place = *got.place;
+  if (place.held != nullptr && !got.has_moved) return place.held;  // mapped as long as it exists
   bool is_made = false;
   seen.reclaimed_before = reclaimed();
   try {

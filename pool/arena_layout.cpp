@@ -86,6 +86,9 @@ arena::claimed arena::take(layout& in, request const& asked, std::size_t begin) 
   make_room(in);
   got.place = &place_at(in, asked, begin, got.has_moved);
   // From here on nothing throws.
+  for (released_range const& each : in.released) {
+    if (each.place != nullptr && is_covered(each)) each.place->has_range = false;
+  }
   std::erase_if(in.released, is_covered);
   std::ranges::move(left, std::back_inserter(in.released));
   mark_taken(*got.place);
@@ -97,8 +100,11 @@ arena_place& arena::place_at(layout& in, request const& asked, std::size_t begin
   arena_place* found = nullptr;
   for (arena_place* const each : in.idle) {
     if (each->of != asked.of) continue;
+    bool const is_there = each->begin == begin && each->end == end;
+    // Others stay where they are for their branch's next claim.
+    if (each->has_range && !is_there && (each->begin >= end || begin >= each->end)) continue;
     found = each;
-    if (each->begin == begin && each->end == end) break;
+    if (is_there) break;
   }
   if (found == nullptr) {
     arena_place& made = in.places.emplace_back(begin, end, asked.graph, asked.of);
@@ -107,11 +113,6 @@ arena_place& arena::place_at(layout& in, request const& asked, std::size_t begin
   } else {
     has_moved = found->begin != begin || found->end != end;
     remove_idle(in, *found);
-    if (has_moved) {
-      for (released_range& each : in.released) {
-        if (each.place == found) each.place = nullptr;
-      }
-    }
   }
   found->begin = begin;
   found->end = end;
@@ -122,7 +123,7 @@ arena_place& arena::place_at(layout& in, request const& asked, std::size_t begin
   return *found;
 }
 
-void arena::make_room(layout& in) {
+void arena::make_more_room(layout& in) {
   reserve(in.released, in.released.size() + 1);
   reserve(in.idle, in.places.size() + 1);
   reserve(taken_, taken_.size() + 1);
@@ -164,10 +165,12 @@ void arena::put_back(layout& in, std::size_t begin, std::size_t end, claimed con
   try {
     in.released.push_back({.begin = begin,
                            .end = end,
+                           .first_after = its.after.empty() ? nullptr : its.after.front(),
                            .after = its.after,
                            .edges = its.edges,
                            .stamp = ++in.last_stamp,
                            .place = place});
+    if (place != nullptr) place->has_range = true;
   } catch (std::bad_alloc const&) {  // nobody knows the users before: nothing is claimed there
     in.behind = std::max(in.behind, end);
   }
@@ -175,7 +178,8 @@ void arena::put_back(layout& in, std::size_t begin, std::size_t end, claimed con
 
 void arena::release(arena_place& place, std::span<cudaGraphNode_t const> after,
                     std::uint64_t edges) {
-  graph_nodes its(after.begin(), after.end());
+  graph_nodes its = std::move(place.spare);
+  its.assign(after.begin(), after.end());
   std::lock_guard const lock(mutex_);
   layout& in = graphs_.at(place.graph);
   make_room(in);
@@ -192,12 +196,15 @@ void arena::keep(arena_place& place) noexcept {
 
 void arena::add_released(layout& in, arena_place& place, graph_nodes after,
                          std::uint64_t edges) noexcept {
+  cudaGraphNode_t const first = after.empty() ? nullptr : after.front();
   in.released.push_back({.begin = place.begin,
                          .end = place.end,
+                         .first_after = first,
                          .after = std::move(after),
                          .edges = edges,
                          .stamp = ++in.last_stamp,
-                         .place = place.held != nullptr ? &place : nullptr});
+                         .place = &place});
+  place.has_range = true;
 }
 
 void arena::remove_idle(layout& in, arena_place const& place) noexcept {
