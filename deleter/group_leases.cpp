@@ -13,11 +13,18 @@ namespace escrow::inline v0_1 {
 
 std::shared_ptr<group_lease> graph_registry::note_lease(
     std::uint64_t id, cudaGraph_t graph, std::shared_ptr<lease_origin const> const& origin,
-    source_location where, covered_place place, std::span<cudaGraphNode_t const> claimed_after) {
+    source_location where, covered_place place, std::span<cudaGraphNode_t const> claimed_after,
+    lease_log::room spare) {
   std::lock_guard const lock(mutex_);
   auto const found = entries_.find(graph);
   if (found == entries_.end() || !is_it(found->second, id)) return nullptr;  // it was destroyed
-  return found->second.leases.add(origin, where, place, claimed_after);
+  return found->second.leases.add(spare, origin, where, place, claimed_after);
+}
+
+lease_log::room graph_registry::room_for_lease(std::uint64_t id, cudaGraph_t graph) const {
+  std::lock_guard const lock(mutex_);
+  entry const* const found = find(graph, id);
+  return found != nullptr && found->leases.has_room() ? lease_log::room() : lease_log::make_room();
 }
 
 lease_spans graph_registry::leases_of(cudaGraph_t graph) const {

@@ -52,7 +52,8 @@ sharing_group::~sharing_group() {
 std::vector<graph_registry::noted_claim> graph_registry::claims_in(group_order const& group) const {
   std::vector<noted_claim> all;
   std::lock_guard const lock(mutex_);
-  for (auto const& [graph, its] : entries_) {
+  for (auto const& known : entries_) {
+    entry const& its = known.second;
     if (its.id == 0) continue;
     auto const add = [&](group_lease const& lease, lease_state now) {
       if (&lease.origin->group != &group) return;

@@ -26,7 +26,9 @@ class ESCROW_LOCAL address_range {
   // Whether the device has this. Makes no context.
   [[nodiscard]] static bool is_possible_on(int device);
 
-  [[nodiscard]] char* begin() const noexcept { return reinterpret_cast<char*>(begin_); }
+  [[nodiscard]] char* begin() const noexcept {
+    return reinterpret_cast<char*>(begin_);  // NOLINT(performance-no-int-to-ptr): CUDA's address
+  }
   [[nodiscard]] std::size_t mapped() const noexcept {
     return pieces_.empty() ? 0 : pieces_.back().end;
   }

@@ -77,8 +77,14 @@ arena::claimed arena::claim_best(request const& asked, capture_frontier const& f
   if (is_recaptured) forget_graph(asked.graph);
   released_walk walk = walk_of(asked.graph, frontier);
   bool is_over = walk.go_on(near);
+  released_walk::known_node whole{};  // of a walk through all of the graph
   claimed got;
   while (got.place == nullptr) {
+    // What several nodes find together, none of them finds.
+    if (is_over && walk.is_any_missing() && frontier.ended == 1) {
+      cudaGraphNode_t const from = frontier.all().front();
+      whole = {from, fingerprint_of({&from, 1}), std::make_shared<stamps const>(walk.found())};
+    }
     {
       std::lock_guard const lock(mutex_);
       layout none;
@@ -90,7 +96,7 @@ arena::claimed arena::claim_best(request const& asked, capture_frontier const& f
       if (is_over || begin + asked.bytes <= in.extent) {
         layout& its = graphs_.try_emplace(asked.graph, std::move(none)).first->second;
         try {
-          if (is_over && walk.is_any_missing()) note_walk(its, frontier, walk.found());
+          if (whole.found != nullptr) note_walk(its, std::move(whole));
           got = take(its, asked, begin);
         } catch (...) {
           if (its.places.empty()) graphs_.erase(asked.graph);
@@ -127,13 +133,11 @@ released_walk arena::walk_of(std::uint64_t graph, capture_frontier const& fronti
   return {frontier, std::move(sought), std::move(known)};
 }
 
-void arena::note_walk(layout& in, capture_frontier const& frontier, stamps const& found) {
-  auto const from = frontier.all().first(frontier.ended);
-  if (from.size() != 1) return;  // what they find together, none of them finds
+void arena::note_walk(layout& in, released_walk::known_node walked) {
   constexpr std::size_t most = 64;
   if (in.walked_at != in.last_stamp || in.walked.size() >= most) in.walked.clear();
   in.walked_at = in.last_stamp;
-  in.walked.emplace_back(from.front(), std::make_shared<stamps const>(found));
+  in.walked.push_back(std::move(walked));
 }
 
 // Its work of before is in it no more. Execs of it may have that; their launches are ordered.

@@ -159,14 +159,15 @@ class ESCROW_LOCAL arena final : public group_memory {
   // The begin of the smallest gap that suffices between what may not be used, else their end.
   [[nodiscard]] std::size_t choose(request const& asked, layout const& in,
                                    stamps const& before) const;
-  static void note_walk(layout& in, capture_frontier const& frontier, stamps const& found);
+  static void note_walk(layout& in, released_walk::known_node walked);
   // Takes the range for a claim, out of the released ones. Throws std::bad_alloc.
   [[nodiscard]] claimed take(layout& in, request const& asked, std::size_t begin);
   [[nodiscard]] arena_place& place_at(layout& in, request const& asked, std::size_t begin,
                                       bool& has_moved);
-  // Room for one more of each, so that what follows does not throw. Throws std::bad_alloc.
+  // Room for a claim and its release, beside those of all others: these do not throw then. Throws
+  // std::bad_alloc.
   void make_room(layout& in) {
-    bool const has_room = in.released.size() < in.released.capacity() &&
+    bool const has_room = in.released.size() + in.places.size() < in.released.capacity() &&
                           in.places.size() < in.idle.capacity() &&
                           taken_.size() < taken_.capacity();
     if (!has_room) [[unlikely]]

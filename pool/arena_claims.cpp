@@ -87,8 +87,16 @@ void slot_pool::state::give_from_arena(slot& made, capture_info const& capture,
 
 slot* slot_pool::state::slot_at(size_class& of, arena::claimed const& got, search_result& seen) {
   arena_place& place = *got.place;
-  if (place.held != nullptr && !got.has_moved) return place.held;  // mapped as long as it exists
-  bool is_made = false;
+  bool const is_new = place.held == nullptr;
+  if (!is_new && !got.has_moved) return place.held;  // mapped as long as it exists
+  // It has no room to wait for: a closed pool gets none.
+  auto const is_open = [this] { return !is_closed.load(std::memory_order_relaxed); };
+  constexpr auto no_limit = std::numeric_limits<std::uint32_t>::max();
+  if (is_new && of.in_arena.try_add(no_limit, is_open) == 0) {
+    in_arena.its->give_up(got);
+    return nullptr;
+  }
+  if (is_new) references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one
   seen.reclaimed_before = reclaimed();
   try {
     device_scope const device(options.device);
@@ -102,28 +110,16 @@ slot* slot_pool::state::slot_at(size_class& of, arena::claimed const& got, searc
                                  },
                              .free = [](void*) { return cudaSuccess; }};
     std::size_t const bytes = place.end - place.begin;
-    if (place.held == nullptr) {
-      // It has no room to wait for: a closed pool gets none.
-      auto const is_open = [this] { return !is_closed.load(std::memory_order_relaxed); };
-      constexpr auto no_limit = std::numeric_limits<std::uint32_t>::max();
-      if (of.in_arena.try_add(no_limit, is_open) == 0) {
-        in_arena.its->give_up(got);
-        return nullptr;
-      }
-      references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one
-      is_made = true;
-      slot* const made = new slot(owner, of, make, &from, bytes);
-      made->place_ = &place;
-      place.held = made;
-      made->bytes_in_arena_ = bytes;
-      in_arena.bytes.fetch_add(bytes, std::memory_order_relaxed);
-    } else if (got.has_moved) {
-      slot& its = *place.held;
-      its.resource_ = make(of, &from, bytes);
-      in_arena.bytes.fetch_add(bytes - its.bytes_in_arena_, std::memory_order_relaxed);
-      its.bytes_in_arena_ = bytes;
+    if (is_new) {
+      place.held = new slot(owner, of, make, &from, bytes);
+      place.held->place_ = &place;
+    } else {
+      place.held->resource_ = make(of, &from, bytes);
     }
-    return place.held;
+    slot& its = *place.held;
+    in_arena.bytes.fetch_add(bytes - its.bytes_in_arena_, std::memory_order_relaxed);
+    its.bytes_in_arena_ = bytes;
+    return &its;
   } catch (cuda_error const& error) {
     seen.failure = std::current_exception();
     seen.is_out_of_memory = error.status() == cudaErrorMemoryAllocation;
@@ -131,7 +127,7 @@ slot* slot_pool::state::slot_at(size_class& of, arena::claimed const& got, searc
     seen.failure = std::current_exception();
     seen.is_out_of_memory = false;
   }
-  if (is_made) {
+  if (is_new) {
     references.fetch_sub(1, std::memory_order_relaxed);
     of.in_arena.remove();
   }
@@ -146,7 +142,7 @@ claimed_slot slot_pool::state::claim_in_scope(claim_request const& asked, size_c
   require_device(asked.call, asked.stream, {});
   search_result seen;
   slot* found = nullptr;
-  for (bool const is_last : {false, true}) {
+  for (bool is_last = false; found == nullptr; is_last = true) {
     arena::claimed const got =
         in_arena.its->claim(request_for(asked.bytes, of, scope.number, nullptr), {});
     found = slot_at(of, got, seen);

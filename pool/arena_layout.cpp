@@ -82,7 +82,7 @@ arena::claimed arena::take(layout& in, request const& asked, std::size_t begin) 
       left.push_back(std::move(part));
     }
   }
-  reserve(in.released, in.released.size() + left.size() + 2);  // also for its own release
+  reserve(in.released, in.released.size() + left.size() + in.places.size() + 2);
   make_room(in);
   got.place = &place_at(in, asked, begin, got.has_moved);
   // From here on nothing throws.
@@ -124,7 +124,7 @@ arena_place& arena::place_at(layout& in, request const& asked, std::size_t begin
 }
 
 void arena::make_more_room(layout& in) {
-  reserve(in.released, in.released.size() + 1);
+  reserve(in.released, in.released.size() + in.places.size() + 2);
   reserve(in.idle, in.places.size() + 1);
   reserve(taken_, taken_.size() + 1);
 }
@@ -148,7 +148,14 @@ void arena::give_up(claimed const& its) noexcept {
   layout& in = graphs_.at(place.graph);
   untake(place);
   put_back(in, place.begin, place.end, its, place.held != nullptr ? &place : nullptr);
-  if (place.held == nullptr) return end(place);
+  if (place.held == nullptr) {
+    in.extent = 0;
+    for (arena_place const& each : in.places) {
+      if (&each != &place)
+        in.extent = std::max(in.extent, each.reach.load(std::memory_order_relaxed));
+    }
+    return end(place);
+  }
   place.its_state = arena_place::state::idle;
   in.idle.push_back(&place);  // take() has made room
 }
@@ -182,7 +189,6 @@ void arena::release(arena_place& place, std::span<cudaGraphNode_t const> after,
   its.assign(after.begin(), after.end());
   std::lock_guard const lock(mutex_);
   layout& in = graphs_.at(place.graph);
-  make_room(in);
   untake(place);
   add_released(in, place, std::move(its), edges);
   place.its_state = arena_place::state::idle;

@@ -98,8 +98,8 @@ slot* slot_pool::state::take_held(size_class* from, std::size_t bytes_most,
 }
 
 void slot_pool::state::note_in_group(slot& taken, claim_request const& asked,
-                                     capture_info const& capture,
-                                     capture_frontier const& frontier) {
+                                     capture_info const& capture, capture_frontier const& frontier,
+                                     lease_log::room spare) {
   covered_place covered;
   if (arena_place const* const its = taken.place_) {
     covered = {.begin = its->begin, .end = its->end};
@@ -113,11 +113,24 @@ void slot_pool::state::note_in_group(slot& taken, claim_request const& asked,
     covered.slot = taken.group_number_;
   }
   try {
-    taken.in_group_ = graph_registry::global().note_lease(capture.id, capture.graph, of_leases,
-                                                          asked.where, covered, frontier.all());
+    taken.in_group_ =
+        graph_registry::global().note_lease(capture.id, capture.graph, of_leases, asked.where,
+                                            covered, frontier.all(), std::move(spare));
   } catch (...) {
-    end_lease(taken, true);
+    end_unused(taken, capture, frontier);
     throw;
+  }
+}
+
+// A claim took it, and gets nothing: later claims of its capture may get it.
+void slot_pool::state::end_unused(slot& taken, capture_info const& capture,
+                                  capture_frontier const& frontier) noexcept {
+  try {
+    if (!reuse.end_lease_in(taken, capture, frontier.all(), true)) return;
+    taken.may_be_in_graphs_ = false;
+    go_home(taken);
+  } catch (...) {  // its graph keeps it
+    end_lease(taken, true);
   }
 }
 

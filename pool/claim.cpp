@@ -88,6 +88,10 @@ claimed_slot slot_pool::state::claim_slowly(claim_request const& asked, size_cla
   search_result seen;
   claim_waits waits;
   while (true) {
+    lease_log::room for_note;  // made before a slot is taken, which would be lost
+    if (capture.is_active() && options.group && !in_arena.may_be) {
+      for_note = graph_registry::global().room_for_lease(capture.id, capture.graph);
+    }
     seen.pass = next_pass();
     slot* found = nullptr;
     if (seen.is_first) found = take(asked, of, on, capture, frontier, seen);
@@ -95,7 +99,9 @@ claimed_slot slot_pool::state::claim_slowly(claim_request const& asked, size_cla
       found = search_at_limit(asked, of, on, capture, frontier, waits.may_wait, seen);
     }
     if (found != nullptr) {
-      if (capture.is_active() && options.group) note_in_group(*found, asked, capture, frontier);
+      if (capture.is_active() && options.group) {
+        note_in_group(*found, asked, capture, frontier, std::move(for_note));
+      }
       return leased(*found, on, asked.where, capture_id);
     }
     require_open(asked.call, of, asked.stream);  // if closed meanwhile, it is not exhausted

@@ -30,8 +30,13 @@ class released_walk {
     std::uint64_t stamp;
     std::size_t missing;  // how many of the nodes were not met
   };
-  // Of earlier walks: what is found from some nodes on.
-  using known_nodes = std::vector<std::pair<cudaGraphNode_t, std::shared_ptr<stamps const>>>;
+  // Of earlier walks: what is found from a node on, and the fingerprint of its edges then.
+  struct known_node {
+    cudaGraphNode_t node;
+    std::uint64_t edges;
+    std::shared_ptr<stamps const> found;
+  };
+  using known_nodes = std::vector<known_node>;
 
   released_walk(capture_frontier const& from, std::vector<sought_range> sought, known_nodes known)
       : sought_(std::move(sought)), known_(std::move(known)), missing_(sought_.size()) {
@@ -46,9 +51,9 @@ class released_walk {
     for (; missing_ != 0 && walked_ < open_.size(); ++walked_) {
       if (walked_ == nodes_max) return false;
       cudaGraphNode_t const node = open_[walked_];
-      auto const its = std::ranges::find(known_, node, [](auto const& each) { return each.first; });
-      if (its != known_.end()) {
-        note_known(*its->second);
+      auto const its = std::ranges::find(known_, node, &known_node::node);
+      if (its != known_.end() && fingerprint_of({&node, 1}) == its->edges) {
+        note_known(*its->found);
         continue;
       }
       for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {

@@ -100,8 +100,7 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   // slot, each once in a pass. `is_first_look`: not for longer than making a slot takes; and not
   // about a full pool's only list, whose oldest slot the claim gets anyway.
   [[nodiscard]] slot* take_idle(size_class& of, search_pass& pass, bool is_first_look = false);
-  // If only other streams' work is not done, the slot gets a list of its own, so that it hides no
-  // later release of its stream.
+  // If only other streams' work is not done, the slot gets a list of its own: it hides no release.
   [[nodiscard]] static bool is_done(slot& free) noexcept;
   [[nodiscard]] search_pass next_pass() noexcept {
     return {.number = passes.fetch_add(1, std::memory_order_relaxed) + 1};
@@ -159,7 +158,9 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
                      bool is_exclusive = false);
   // The graph gets a note of the lease that a claim has taken; if it throws, the lease has ended.
   void note_in_group(slot& taken, claim_request const& asked, capture_info const& capture,
-                     capture_frontier const& frontier);
+                     capture_frontier const& frontier, lease_log::room spare);
+  void end_unused(slot& taken, capture_info const& capture,
+                  capture_frontier const& frontier) noexcept;
   graph_hold& make_hold(slot& taken, std::uint64_t id, bool is_claim, source_location where);
   // Makes the captured graph hold the slot, claimed in that capture or not; if it throws, not.
   void hold_in_graph(slot& taken, capture_info const& capture, bool is_claim,

@@ -128,12 +128,22 @@ struct group_lease {
 // Thread safety: as its owner's.
 // Lifetime: a lease lives as long as the log or a pointer to it.
 class lease_log {
+  using chunk = boost::container::static_vector<group_lease, 16>;  // an allocation for all
+
  public:
+  // Memory for further leases, made in advance.
+  using room = std::list<std::shared_ptr<chunk>>;
+  [[nodiscard]] static room make_room() { return room(1, std::make_shared<chunk>()); }
+  [[nodiscard]] bool has_room() const noexcept {
+    return !chunks_.empty() && chunks_.back()->size() != chunk::static_capacity;
+  }
+
   // Throws std::bad_alloc.
   template <class... Arguments>
-  [[nodiscard]] std::shared_ptr<group_lease> add(Arguments&&... arguments) {
-    if (chunks_.empty() || chunks_.back()->size() == chunk::static_capacity) {
-      chunks_.push_back(std::make_shared<chunk>());
+  [[nodiscard]] std::shared_ptr<group_lease> add(room& spare, Arguments&&... arguments) {
+    if (!has_room()) {
+      if (spare.empty()) spare = make_room();
+      chunks_.splice(chunks_.end(), spare);
     }
     chunk& last = *chunks_.back();
     return {chunks_.back(), &last.emplace_back(std::forward<Arguments>(arguments)...)};
@@ -147,8 +157,7 @@ class lease_log {
   void clear() noexcept { chunks_.clear(); }
 
  private:
-  using chunk = boost::container::static_vector<group_lease, 16>;  // an allocation for all
-  std::vector<std::shared_ptr<chunk>> chunks_;
+  room chunks_;
 };
 
 // A lease in one graph: of the capture that claimed it, or of a copy.

@@ -294,7 +294,10 @@ class graph_registry {
   // std::bad_alloc.
   [[nodiscard]] std::shared_ptr<group_lease> note_lease(
       std::uint64_t id, cudaGraph_t graph, std::shared_ptr<lease_origin const> const& origin,
-      source_location where, covered_place place, std::span<cudaGraphNode_t const> claimed_after);
+      source_location where, covered_place place, std::span<cudaGraphNode_t const> claimed_after,
+      lease_log::room spare = {});
+  // What note_lease() needs then not to throw. Throws std::bad_alloc.
+  [[nodiscard]] lease_log::room room_for_lease(std::uint64_t id, cudaGraph_t graph) const;
   // All that were claimed in the graph, or the graph that it is a copy of. Throws std::bad_alloc.
   [[nodiscard]] lease_spans leases_of(cudaGraph_t graph) const;
   // At the end of a capture: reports each lease that lives to its pool's deleter, once. The caller
