@@ -108,7 +108,7 @@ TEST_F(GroupRun, WorkOnAnotherStreamIsOverBeforeTheMemoryServesAgain) {
 TEST_F(GroupRun, AnotherStreamsWorkComesAfterTheUsersBefore) {
   group->run(two, [&] {
     hold_up(two);
-    use_scratch(scratch(), two, 1, mebibyte);
+    use_scratch(scratch(), two, 1, 2 * mebibyte);  // another slot
     auto used = scratch().claim(two, mebibyte);
     used.record_stream(three);
     fill(used, three, 2);
