@@ -78,7 +78,10 @@ std::string json_of_number(std::optional<std::uint64_t> number) {
 
 std::string json_of_line(source_location const& where) {
   if (where.line() == 0) return "null";
-  return json_text(where.file_name() + (":" + std::to_string(where.line())));
+  std::string text = where.file_name();
+  text += ':';
+  text += std::to_string(where.line());
+  return json_text(text);
 }
 
 std::string json_of_holder(holder const& which) {
