@@ -158,11 +158,6 @@ graph_registry::begun_claim graph_registry::begin_claim(std::uint64_t id, cudaGr
 bool graph_registry::has_sealed(std::uint64_t id, cudaGraph_t graph,
                                 group_order const& group) const noexcept {
   std::lock_guard const lock(mutex_);
-  return has_sealed_now(id, graph, group);
-}
-
-bool graph_registry::has_sealed_now(std::uint64_t id, cudaGraph_t graph,
-                                    group_order const& group) const noexcept {
   entry const* const found = find(graph, id);
   if (found == nullptr) return false;
   return found->is_hoisted || std::ranges::any_of(found->sets, [&group](reference_set* const each) {

@@ -9,6 +9,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
+#include "peers.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -60,15 +61,10 @@ CUmemAllocationProp properties_of(int device) {
 
 // Of the device itself, and of all others that can use its memory.
 std::vector<CUmemAccessDesc> users_of(int device) {
-  int devices = 0;
-  check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+  std::vector<int> devices = peers_of(device);
+  devices.push_back(device);
   std::vector<CUmemAccessDesc> users;
-  for (int each = 0; each < devices; ++each) {
-    int can = 1;
-    if (each != device) {
-      check(cudaDeviceCanAccessPeer(&can, each, device), "cudaDeviceCanAccessPeer");
-    }
-    if (can == 0) continue;
+  for (int const each : devices) {
     users.push_back({.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = each},
                      .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
   }

@@ -77,7 +77,6 @@ class ESCROW_LOCAL arena final : public group_memory {
     arena_place* place = nullptr;
     graph_nodes after = {};
     std::uint64_t edges = 0;  // the fingerprint of these
-    bool has_moved = false;   // the slot's resource was elsewhere
   };
   // A place for a claim of a capture with that frontier.
   [[nodiscard]] claimed claim(request const& asked, capture_frontier const& frontier);
@@ -162,8 +161,7 @@ class ESCROW_LOCAL arena final : public group_memory {
   static void note_walk(layout& in, released_walk::known_node walked);
   // Takes the range for a claim, out of the released ones. Throws std::bad_alloc.
   [[nodiscard]] claimed take(layout& in, request const& asked, std::size_t begin);
-  [[nodiscard]] arena_place& place_at(layout& in, request const& asked, std::size_t begin,
-                                      bool& has_moved);
+  [[nodiscard]] static arena_place& place_at(layout& in, request const& asked, std::size_t begin);
   // Room for a claim and its release, beside those of all others: these do not throw then. Throws
   // std::bad_alloc.
   void make_room(layout& in) {
@@ -174,8 +172,9 @@ class ESCROW_LOCAL arena final : public group_memory {
       make_more_room(in);
   }
   void make_more_room(layout& in);
-  static void add_released(layout& in, arena_place& place, graph_nodes after,
-                           std::uint64_t edges) noexcept;
+  // make_room() has made room.
+  static void add_released(layout& in, std::size_t begin, std::size_t end, graph_nodes after,
+                           std::uint64_t edges, arena_place* place);
   static void put_back(layout& in, std::size_t begin, std::size_t end, claimed const& its,
                        arena_place* place) noexcept;
   static void remove_idle(layout& in, arena_place const& place) noexcept;

@@ -1,4 +1,4 @@
-// Claims of captures from the arena of their sharing group.
+// Claims from the arena of a sharing group: of captures, and of sharing_group::run().
 #include <algorithm>
 #include <exception>
 #include <limits>
@@ -88,7 +88,12 @@ void slot_pool::state::give_from_arena(slot& made, capture_info const& capture,
 slot* slot_pool::state::slot_at(size_class& of, arena::claimed const& got, search_result& seen) {
   arena_place& place = *got.place;
   bool const is_new = place.held == nullptr;
-  if (!is_new && !got.has_moved) return place.held;  // mapped as long as it exists
+  std::size_t const bytes = place.end - place.begin;
+  // Then it is mapped, too. A claim before may have failed to move it.
+  if (!is_new && place.held->begin_in_arena_ == place.begin &&
+      place.held->bytes_in_arena_ == bytes) {
+    return place.held;
+  }
   // It has no room to wait for: a closed pool gets none.
   auto const is_open = [this] { return !is_closed.load(std::memory_order_relaxed); };
   constexpr auto no_limit = std::numeric_limits<std::uint32_t>::max();
@@ -109,7 +114,6 @@ slot* slot_pool::state::slot_at(size_class& of, arena::claimed const& got, searc
                                    return cudaSuccess;
                                  },
                              .free = [](void*) { return cudaSuccess; }};
-    std::size_t const bytes = place.end - place.begin;
     if (is_new) {
       place.held = new slot(owner, of, make, &from, bytes);
       place.held->place_ = &place;
@@ -118,14 +122,11 @@ slot* slot_pool::state::slot_at(size_class& of, arena::claimed const& got, searc
     }
     slot& its = *place.held;
     in_arena.bytes.fetch_add(bytes - its.bytes_in_arena_, std::memory_order_relaxed);
+    its.begin_in_arena_ = place.begin;
     its.bytes_in_arena_ = bytes;
     return &its;
-  } catch (cuda_error const& error) {
-    seen.failure = std::current_exception();
-    seen.is_out_of_memory = error.status() == cudaErrorMemoryAllocation;
   } catch (...) {
-    seen.failure = std::current_exception();
-    seen.is_out_of_memory = false;
+    seen.note_failure();
   }
   if (is_new) {
     references.fetch_sub(1, std::memory_order_relaxed);

@@ -84,7 +84,7 @@ arena::claimed arena::take(layout& in, request const& asked, std::size_t begin) 
   }
   reserve(in.released, in.released.size() + left.size() + in.places.size() + 2);
   make_room(in);
-  got.place = &place_at(in, asked, begin, got.has_moved);
+  got.place = &place_at(in, asked, begin);
   // From here on nothing throws.
   for (released_range const& each : in.released) {
     if (each.place != nullptr && is_covered(each)) each.place->has_range = false;
@@ -95,7 +95,7 @@ arena::claimed arena::take(layout& in, request const& asked, std::size_t begin) 
   return got;
 }
 
-arena_place& arena::place_at(layout& in, request const& asked, std::size_t begin, bool& has_moved) {
+arena_place& arena::place_at(layout& in, request const& asked, std::size_t begin) {
   std::size_t const end = begin + asked.bytes;
   arena_place* found = nullptr;
   for (arena_place* const each : in.idle) {
@@ -111,7 +111,6 @@ arena_place& arena::place_at(layout& in, request const& asked, std::size_t begin
     made.self = std::prev(in.places.end());
     found = &made;
   } else {
-    has_moved = found->begin != begin || found->end != end;
     remove_idle(in, *found);
   }
   found->begin = begin;
@@ -135,7 +134,6 @@ arena_place& arena::renew(arena_place& place) {
   make_room(in);
   arena_place& made = in.places.emplace_back(place.begin, place.end, place.graph, place.of);
   made.self = std::prev(in.places.end());
-  made.reach.store(made.end, std::memory_order_relaxed);  // relaxed: a number
   place.its_state = arena_place::state::gone;
   untake(place);
   mark_taken(made);
@@ -170,14 +168,7 @@ void arena::put_back(std::uint64_t graph, std::size_t begin, std::size_t end,
 void arena::put_back(layout& in, std::size_t begin, std::size_t end, claimed const& its,
                      arena_place* place) noexcept {
   try {
-    in.released.push_back({.begin = begin,
-                           .end = end,
-                           .first_after = its.after.empty() ? nullptr : its.after.front(),
-                           .after = its.after,
-                           .edges = its.edges,
-                           .stamp = ++in.last_stamp,
-                           .place = place});
-    if (place != nullptr) place->has_range = true;
+    add_released(in, begin, end, graph_nodes(its.after), its.edges, place);
   } catch (std::bad_alloc const&) {  // nobody knows the users before: nothing is claimed there
     in.behind = std::max(in.behind, end);
   }
@@ -190,7 +181,7 @@ void arena::release(arena_place& place, std::span<cudaGraphNode_t const> after,
   std::lock_guard const lock(mutex_);
   layout& in = graphs_.at(place.graph);
   untake(place);
-  add_released(in, place, std::move(its), edges);
+  add_released(in, place.begin, place.end, std::move(its), edges, &place);
   place.its_state = arena_place::state::idle;
   in.idle.push_back(&place);
 }
@@ -200,17 +191,17 @@ void arena::keep(arena_place& place) noexcept {
   if (place.its_state == arena_place::state::taken) place.its_state = arena_place::state::kept;
 }
 
-void arena::add_released(layout& in, arena_place& place, graph_nodes after,
-                         std::uint64_t edges) noexcept {
+void arena::add_released(layout& in, std::size_t begin, std::size_t end, graph_nodes after,
+                         std::uint64_t edges, arena_place* place) {
   cudaGraphNode_t const first = after.empty() ? nullptr : after.front();
-  in.released.push_back({.begin = place.begin,
-                         .end = place.end,
+  in.released.push_back({.begin = begin,
+                         .end = end,
                          .first_after = first,
                          .after = std::move(after),
                          .edges = edges,
                          .stamp = ++in.last_stamp,
-                         .place = &place});
-  place.has_range = true;
+                         .place = place});
+  if (place != nullptr) place->has_range = true;
 }
 
 void arena::remove_idle(layout& in, arena_place const& place) noexcept {

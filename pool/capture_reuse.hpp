@@ -75,7 +75,7 @@ class capture_reuse {
   [[nodiscard]] bool end_lease_in(slot& held, capture_info const& capture,
                                   std::span<cudaGraphNode_t const> after, bool is_behind_claim);
   // A slot of an arena, which has given out its place in that capture: leased to the caller. False
-  // if the graph does not hold it for its captures any more: end_lease() is due.
+  // if the graph does not hold it for its captures any more: another slot is due.
   [[nodiscard]] bool lease_in_arena(slot& held, std::uint64_t id, arena::claimed& got) noexcept;
 
   // The nearest reusable slot of that size before the frontier, leased to the caller; null if there

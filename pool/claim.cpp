@@ -235,12 +235,8 @@ slot* slot_pool::state::make_slot(size_class& of, search_result& seen) noexcept 
     raise(of.slots_peak, count);
     raise(bytes_peak, reserved.load(std::memory_order_relaxed));
     return made;
-  } catch (cuda_error const& error) {
-    seen.failure = std::current_exception();
-    seen.is_out_of_memory = error.status() == cudaErrorMemoryAllocation;
   } catch (...) {
-    seen.failure = std::current_exception();
-    seen.is_out_of_memory = false;
+    seen.note_failure();
   }
   references.fetch_sub(1, std::memory_order_relaxed);
   of.slots.remove();

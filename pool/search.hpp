@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "escrow/core/error.hpp"
 #include "escrow/internal/profiler.hpp"
 #include "escrow/version.hpp"
 
@@ -34,6 +35,18 @@ struct search_result {
   search_pass pass;                    // see state::take_idle()
   std::uint64_t reclaimed_before = 0;  // before the last try to make one: see state::reclaimed()
   bool was_worker_late = false;        // to reclaim what it has
+
+  // In a handler: no slot could be made for that reason.
+  void note_failure() noexcept {
+    failure = std::current_exception();
+    is_out_of_memory = false;
+    try {
+      throw;
+    } catch (cuda_error const& error) {
+      is_out_of_memory = error.status() == cudaErrorMemoryAllocation;
+    } catch (...) {  // of `make`
+    }
+  }
 };
 
 // Who may search a pool at a limit, and how much room it needs, which others leave to it.

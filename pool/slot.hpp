@@ -142,6 +142,8 @@ struct slot final : reclaimable {
 
   // In a sharing group. Not null: it is of an arena, and goes with its last holder.
   arena_place* place_ = nullptr;
+  // The range of its resource there, which is not the place's while the slot moves.
+  std::size_t begin_in_arena_ = 0;
   std::size_t bytes_in_arena_ = 0;
   std::uint64_t group_number_ = 0;  // see lease_span::slot; 0: no capture has claimed it yet
   // What graphs know of its lease: of a capture, while it lives. Owned as the lease.

@@ -17,6 +17,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
+#include "peers.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -152,15 +153,8 @@ class ESCROW_LOCAL store_place {
     auto keep = std::numeric_limits<std::uint64_t>::max();
     check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep),
           "cudaMemPoolSetAttribute");
-    int devices = 0;
-    check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
     std::vector<cudaMemAccessDesc> peers;
-    for (int peer = 0; peer < devices; ++peer) {
-      int can = 0;
-      if (peer != device_) {
-        check(cudaDeviceCanAccessPeer(&can, peer, device_), "cudaDeviceCanAccessPeer");
-      }
-      if (can == 0) continue;
+    for (int const peer : peers_of(device_)) {
       peers.push_back({.location = {.type = cudaMemLocationTypeDevice, .id = peer},
                        .flags = cudaMemAccessFlagsProtReadWrite});
     }

@@ -4,6 +4,7 @@
 #include <escrow/nodes.hpp>
 #include <random>
 
+#include "allocation_watch.hpp"
 #include "arena_world.hpp"
 
 namespace escrow::test {
@@ -81,6 +82,28 @@ TEST_F(ArenaGrowth, ManyClaimsUseFewSlots) {
     }
   });
   EXPECT_LT(group->stats().slots, 100U);
+}
+
+TEST_F(ArenaGrowth, ASlotThatCouldNotMoveIsNotUsedWhereItWas) {
+  scratch_pool pool(in_group());
+  bool has_moved = false;
+  for (std::uint64_t failing = 1; !has_moved; ++failing) {
+    ASSERT_LT(failing, 100U);
+    graph const source = captured([&](cudaStream_t on) {
+      use_scratch(pool, on, 1, 1024);
+      use_scratch(pool, on, 2, 4096);  // over it
+      auto const in_its_place = pool.claim(on, 512);
+      fill(in_its_place, on, 3);
+      try {
+        allocation_watch const watch(failing);
+        auto const moved = pool.claim(on, 1024);
+        has_moved = true;
+      } catch (std::bad_alloc const&) {
+      }
+      auto const again = pool.claim(on, 1024);
+      EXPECT_FALSE(overlap(in_its_place, again)) << "allocation " << failing << " failed";
+    });
+  }
 }
 
 TEST_F(ArenaGrowth, AChangedNodeOfAnEarlierUserIsRefusedAtTheRelease) {

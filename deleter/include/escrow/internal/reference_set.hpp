@@ -363,8 +363,6 @@ class graph_registry {
   // The entry, of a graph with this id; 0: not known.
   [[nodiscard]] entries::iterator entry_for(cudaGraph_t graph, std::uint64_t id);
   bool drop_released(std::uint64_t id, cudaGraph_t graph) noexcept;  // false: there were none
-  [[nodiscard]] bool has_sealed_now(std::uint64_t id, cudaGraph_t graph,
-                                    group_order const& group) const noexcept;
   void note(std::uint64_t id, cudaGraph_t graph, std::span<reference_set* const> added);
   static void clear(entries::iterator dead) noexcept;
   void drop(reference_set& set, cudaGraph_t graph) noexcept;
