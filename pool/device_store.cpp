@@ -211,10 +211,10 @@ std::size_t device_store::trim(int device) {
   std::vector<std::shared_ptr<group_memory>> arenas;
   {
     std::lock_guard const lock(mutex_);
+    arenas.reserve(arenas_.size());  // first: none ends under the lock, which would call the driver
     for (auto const& [its_device, each] : arenas_) {
-      if (auto known = each.lock(); known != nullptr && its_device == device) {
-        arenas.push_back(std::move(known));
-      }
+      if (its_device != device) continue;
+      if (auto known = each.lock()) arenas.push_back(std::move(known));
     }
   }
   std::size_t sum = 0;

@@ -46,9 +46,10 @@ std::string text_of(group_layout const& group) {
   for (graph_layout const& graph : group.graphs) {
     std::size_t leased = 0;
     for (arena_claim const& each : graph.claims) leased += each.is_leased ? 1 : 0;
-    text += "  graph " + std::to_string(graph.id) + ": " + mebibytes(graph.extent) + ", " +
-            count_of(graph.claims.size(), "claim") + ", " + std::to_string(leased) +
-            " of them leased\n";
+    text += graph.id == 0 ? std::string("  sharing_group::run()")
+                          : "  graph " + std::to_string(graph.id);
+    text += ": " + mebibytes(graph.extent) + ", " + count_of(graph.claims.size(), "claim") + ", " +
+            std::to_string(leased) + " of them leased\n";
   }
   return text;
 }

@@ -218,6 +218,14 @@ TEST_F(GroupRun, ALeaseThatEndsOnAnotherThreadFreesItsMemoryAfterItsWork) {
   EXPECT_EQ(mebibytes(), 0U);
 }
 
+TEST_F(GroupRun, IsNamedInAReport) {
+  group->run(two, [&] {
+    auto const held = scratch().claim(two, mebibyte);
+    EXPECT_NE(describe(report_memory()).find("sharing_group::run(): 1.0 MiB, 1 claim, 1 of them"),
+              std::string::npos);
+  });
+}
+
 TEST_F(GroupRun, ThePoolMayEndInsideOfIt) {
   group->run(two, [&] {
     scratch_pool local(in_group());
