@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "address_range.hpp"
+#include "escrow/detail/made_once.hpp"
 #include "escrow/internal/group_lease.hpp"
 #include "graph_walk.hpp"
 #include "released_walk.hpp"
@@ -197,9 +198,10 @@ class ESCROW_LOCAL arena final : public group_memory {
 // A pool's use of its group's arena, which is asked for once.
 struct ESCROW_LOCAL arena_use {
   bool const may_be = false;
-  std::once_flag is_known = {};
-  std::shared_ptr<arena> its = nullptr;  // null: there is none
-  std::atomic<std::size_t> bytes{0};     // of the pool's slots in it. Relaxed: a number
+  made_once<std::shared_ptr<arena>> known = {};  // null: there is none
+  std::atomic<std::size_t> bytes{0};             // of the pool's slots in it. Relaxed: a number
+
+  [[nodiscard]] arena& its() noexcept { return **known; }
 };
 
 }  // namespace escrow::inline v0_1

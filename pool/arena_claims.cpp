@@ -33,16 +33,17 @@ arena::request request_for(std::size_t bytes, size_class const& of, std::uint64_
 }  // namespace
 
 arena& slot_pool::arena_of() const noexcept {
-  return *state_->in_arena.its;
+  return state_->in_arena.its();
 }
 
 arena* slot_pool::state::ask_for_arena() {
-  std::call_once(in_arena.is_known, [this] {
-    device_scope const current(options.device);
-    relaxed_capture_scope const relaxed;
-    in_arena.its = arena::of(*options.group->order(), options.device);
-  });
-  return in_arena.its.get();
+  return in_arena.known
+      .get([this](auto& place) {
+        device_scope const current(options.device);
+        relaxed_capture_scope const relaxed;
+        place = arena::of(*options.group->order(), options.device);
+      })
+      .get();
 }
 
 slot* slot_pool::state::take_in_arena(claim_request const& asked, size_class& of,
@@ -52,7 +53,7 @@ slot* slot_pool::state::take_in_arena(claim_request const& asked, size_class& of
     owner.trim(0, true);  // idle blocks may be the memory that is missing
     seen.failure = nullptr;
   }
-  arena& in = *in_arena.its;
+  arena& in = in_arena.its();
   arena::claimed got = in.claim(request_for(asked.bytes, of, capture.id, capture.graph), frontier);
   slot* found = slot_at(of, got, seen);
   if (found == nullptr) return nullptr;
@@ -80,7 +81,7 @@ void slot_pool::state::give_from_arena(slot& made, capture_info const& capture,
   try {
     give_to_graph(made, capture, where, true);
   } catch (...) {  // the slot is destroyed
-    in_arena.its->put_back(capture.id, begin, end, got);
+    in_arena.its().put_back(capture.id, begin, end, got);
     throw;
   }
 }
@@ -98,7 +99,7 @@ slot* slot_pool::state::slot_at(size_class& of, arena::claimed const& got, searc
   auto const is_open = [this] { return !is_closed.load(std::memory_order_relaxed); };
   constexpr auto no_limit = std::numeric_limits<std::uint32_t>::max();
   if (is_new && of.in_arena.try_add(no_limit, is_open) == 0) {
-    in_arena.its->give_up(got);
+    in_arena.its().give_up(got);
     return nullptr;
   }
   if (is_new) references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one
@@ -106,8 +107,8 @@ slot* slot_pool::state::slot_at(size_class& of, arena::claimed const& got, searc
   try {
     device_scope const device(options.device);
     relaxed_capture_scope const relaxed;
-    in_arena.its->map(place);
-    void* const address = in_arena.its->address_of(place);
+    in_arena.its().map(place);
+    void* const address = in_arena.its().address_of(place);
     memory_source const from{.allocate =
                                  [address](void** to, std::size_t) {
                                    *to = address;
@@ -132,7 +133,7 @@ slot* slot_pool::state::slot_at(size_class& of, arena::claimed const& got, searc
     references.fetch_sub(1, std::memory_order_relaxed);
     of.in_arena.remove();
   }
-  in_arena.its->give_up(got);
+  in_arena.its().give_up(got);
   return nullptr;
 }
 
@@ -145,7 +146,7 @@ claimed_slot slot_pool::state::claim_in_scope(claim_request const& asked, size_c
   slot* found = nullptr;
   for (bool is_last = false; found == nullptr; is_last = true) {
     arena::claimed const got =
-        in_arena.its->claim(request_for(asked.bytes, of, scope.number, nullptr), {});
+        in_arena.its().claim(request_for(asked.bytes, of, scope.number, nullptr), {});
     found = slot_at(of, got, seen);
     if (found != nullptr) break;
     require_open(asked.call, of, asked.stream);
@@ -180,7 +181,7 @@ void slot_pool::state::leave_arena(slot& idle) noexcept {
     is_ordered = is_ordered && wait_for(also.recorded.get());
   }
   if (!is_ordered) return destroy(idle);
-  in_arena.its->release(*idle.place_, {}, 0);  // allocates nothing: it was released before no node
+  in_arena.its().release(*idle.place_, {}, 0);  // allocates nothing: it was released before no node
 }
 
 void arena::end_scope(std::uint64_t number) noexcept {

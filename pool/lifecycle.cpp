@@ -221,7 +221,7 @@ void slot_pool::destroy_slot(reclaimable& thing) noexcept {
   }
   if (place != nullptr) {
     in.in_arena.bytes.fetch_sub(bytes, std::memory_order_relaxed);
-    in.in_arena.its->remove(*place);
+    in.in_arena.its().remove(*place);
   } else {
     in.give_back(of);
   }

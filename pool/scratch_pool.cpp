@@ -113,13 +113,11 @@ scratch_pool& scratch_pools::on(int device, source_location where) {
   detail::called_at(call, where, [&] {
     slot_pool::require_device("`device`", device, static_cast<int>(places_.size()));
   });
-  place& its = places_[static_cast<std::size_t>(device)];
-  std::call_once(its.is_made, [&] {
+  return places_[static_cast<std::size_t>(device)].get([&](auto& place) {
     pool_options chosen = options_;
     chosen.device = device;
-    its.pool.emplace(chosen, policy_, where);
+    place.emplace(chosen, policy_, where);
   });
-  return *its.pool;
 }
 
 }  // namespace escrow::inline v0_1

@@ -297,6 +297,10 @@ TEST_F(ScratchPolicy, OfSeveralDevicesIsOnePoolForEachThatIsAskedFor) {
   EXPECT_EQ(&pools.on(0), &pools.on(0));
   EXPECT_EQ(pools.on(0).claim(one, 100)->size(), 256U);
   for (int const wrong : {-1, 1000}) EXPECT_THROW(static_cast<void>(pools.on(wrong)), cuda_error);
+  scratch_pools wrong(named(), {.source = {}});
+  for (int i = 0; i < 2; ++i) {  // that one failed does not keep the next from trying
+    expect_error<usage_error>([&] { return &wrong.on(0); }, {"policy.source"});
+  }
   if (!has_two_devices()) GTEST_SKIP() << "the rest needs two devices";
   owned_stream const far = make_stream_of(1);
   EXPECT_EQ(pools.on(1).claim(far, 100)->size(), 256U);

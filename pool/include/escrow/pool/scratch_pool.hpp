@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -16,6 +14,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/kernel_argument.hpp"
+#include "escrow/detail/made_once.hpp"
 #include "escrow/detail/slot_pool.hpp"
 #include "escrow/pool/device_memory.hpp"
 #include "escrow/pool/resource_pool.hpp"
@@ -276,15 +275,11 @@ class ESCROW_API scratch_pools {
   [[nodiscard]] scratch_pool& on(int device, source_location where = source_location::current());
 
  private:
-  struct place {
-    std::once_flag is_made;
-    std::optional<scratch_pool> pool;
-  };
   static std::size_t device_count(source_location where);
 
   pool_options options_;
   scratch_policy policy_;
-  std::vector<place> places_;  // by device
+  std::vector<made_once<scratch_pool>> places_;  // by device
 };
 
 }  // namespace escrow::inline v0_1
