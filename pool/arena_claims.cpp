@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "arena.hpp"
+#include "claim_search.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/launch_order.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "escrow/pool/device_memory.hpp"
-#include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -46,47 +46,44 @@ arena* slot_pool::state::ask_for_arena() {
       .get();
 }
 
-slot* slot_pool::state::take_in_arena(claim_request const& asked, size_class& of,
-                                      capture_info const& capture, capture_frontier const& frontier,
-                                      search_result& seen) {
+slot* slot_pool::claim_search::take_in_arena() {
   if (seen.failure != nullptr || !seen.is_first) {
-    owner.trim(0, true);  // idle blocks may be the memory that is missing
+    in.owner.trim(0, true);  // idle blocks may be the memory that is missing
     seen.failure = nullptr;
   }
-  arena& in = in_arena.its();
-  arena::claimed got = in.claim(request_for(asked.bytes, of, capture.id, capture.graph), frontier);
-  slot* found = slot_at(of, got, seen);
+  arena& its = in.in_arena.its();
+  arena::claimed got = its.claim(request_for(asked.bytes, of, capture.id, capture.graph), frontier);
+  slot* found = slot_at(got);
   if (found == nullptr) return nullptr;
   if (!found->may_be_in_graphs_) {
-    give_from_arena(*found, capture, asked.where, got);
-  } else if (reuse.lease_in_arena(*found, capture.id, got)) {
+    give_from_arena(*found, got);
+  } else if (in.reuse.lease_in_arena(*found, capture.id, got)) {
     got.place->spare = std::move(got.after);
     return found;
   } else {  // its graph was instantiated or hoisted since, and keeps the slot as it is
-    got.place = &in.renew(*got.place);
-    found = slot_at(of, got, seen);
+    got.place = &its.renew(*got.place);
+    found = slot_at(got);
     if (found == nullptr) return nullptr;
-    give_from_arena(*found, capture, asked.where, got);
+    give_from_arena(*found, got);
   }
-  if (reuse.lease_in_arena(*found, capture.id, got)) return found;
-  end_lease(*found);
+  if (in.reuse.lease_in_arena(*found, capture.id, got)) return found;
+  in.end_lease(*found);
   throw usage_error(asked.call, "the capture was ended while the call used it",
                     "use a stream on one thread at a time");
 }
 
-void slot_pool::state::give_from_arena(slot& made, capture_info const& capture,
-                                       source_location where, arena::claimed const& got) {
+void slot_pool::claim_search::give_from_arena(slot& made, arena::claimed const& got) {
   std::size_t const begin = made.place_->begin;
   std::size_t const end = made.place_->end;
   try {
-    give_to_graph(made, capture, where, true);
+    give_to_graph(made, true);
   } catch (...) {  // the slot is destroyed
-    in_arena.its().put_back(capture.id, begin, end, got);
+    in.in_arena.its().put_back(capture.id, begin, end, got);
     throw;
   }
 }
 
-slot* slot_pool::state::slot_at(size_class& of, arena::claimed const& got, search_result& seen) {
+slot* slot_pool::claim_search::slot_at(arena::claimed const& got) {
   arena_place& place = *got.place;
   bool const is_new = place.held == nullptr;
   std::size_t const bytes = place.end - place.begin;
@@ -96,19 +93,19 @@ slot* slot_pool::state::slot_at(size_class& of, arena::claimed const& got, searc
     return place.held;
   }
   // It has no room to wait for: a closed pool gets none.
-  auto const is_open = [this] { return !is_closed.load(std::memory_order_relaxed); };
+  auto const is_open = [this] { return !in.sizes.is_closed(); };
   constexpr auto no_limit = std::numeric_limits<std::uint32_t>::max();
   if (is_new && of.in_arena.try_add(no_limit, is_open) == 0) {
-    in_arena.its().give_up(got);
+    in.in_arena.its().give_up(got);
     return nullptr;
   }
-  if (is_new) references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one
+  if (is_new) in.references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one
   seen.reclaimed_before = reclaimed();
   try {
-    device_scope const device(options.device);
+    device_scope const device(in.options.device);
     relaxed_capture_scope const relaxed;
-    in_arena.its().map(place);
-    void* const address = in_arena.its().address_of(place);
+    in.in_arena.its().map(place);
+    void* const address = in.in_arena.its().address_of(place);
     memory_source const from{.allocate =
                                  [address](void** to, std::size_t) {
                                    *to = address;
@@ -116,13 +113,13 @@ slot* slot_pool::state::slot_at(size_class& of, arena::claimed const& got, searc
                                  },
                              .free = [](void*) { return cudaSuccess; }};
     if (is_new) {
-      place.held = new slot(owner, of, make, &from, bytes);
+      place.held = new slot(in.owner, of, in.make, &from, bytes);
       place.held->place_ = &place;
     } else {
-      place.held->resource_ = make(of, &from, bytes);
+      place.held->resource_ = in.make(of, &from, bytes);
     }
     slot& its = *place.held;
-    in_arena.bytes.fetch_add(bytes - its.bytes_in_arena_, std::memory_order_relaxed);
+    in.in_arena.bytes.fetch_add(bytes - its.bytes_in_arena_, std::memory_order_relaxed);
     its.begin_in_arena_ = place.begin;
     its.bytes_in_arena_ = bytes;
     return &its;
@@ -130,48 +127,46 @@ slot* slot_pool::state::slot_at(size_class& of, arena::claimed const& got, searc
     seen.note_failure();
   }
   if (is_new) {
-    references.fetch_sub(1, std::memory_order_relaxed);
+    in.references.fetch_sub(1, std::memory_order_relaxed);
     of.in_arena.remove();
   }
-  in_arena.its().give_up(got);
+  in.in_arena.its().give_up(got);
   return nullptr;
 }
 
 // Eager claims, in sharing_group::run().
 
-claimed_slot slot_pool::state::claim_in_scope(claim_request const& asked, size_class& of,
-                                              stream_use const& on, group_scope& scope) {
-  require_device(asked.call, asked.stream, {});
-  search_result seen;
+claimed_slot slot_pool::claim_search::run_in(group_scope& scope) {
+  in.require_device(asked.call, asked.stream, capture);
   slot* found = nullptr;
   for (bool is_last = false; found == nullptr; is_last = true) {
     arena::claimed const got =
-        in_arena.its().claim(request_for(asked.bytes, of, scope.number, nullptr), {});
-    found = slot_at(of, got, seen);
+        in.in_arena.its().claim(request_for(asked.bytes, of, scope.number, nullptr), {});
+    found = slot_at(got);
     if (found != nullptr) break;
-    require_open(asked.call, of, asked.stream);
-    if (is_last || !seen.is_out_of_memory) refuse(asked, of, seen);
-    owner.trim(0, true);
+    in.require_open(asked.call, of, asked.stream);
+    if (is_last || !seen.is_out_of_memory) refuse();
+    in.owner.trim(0, true);
     seen.failure = nullptr;
   }
   try {
     covered_place const covered{.begin = found->place_->begin, .end = found->place_->end};
-    found->in_group_ = std::make_shared<group_lease>(of_leases, asked.where, covered,
+    found->in_group_ = std::make_shared<group_lease>(in.of_leases, asked.where, covered,
                                                      std::span<cudaGraphNode_t const>());
     scope.leases.push_back(found->in_group_);
   } catch (...) {
-    go_home(*found);
+    in.go_home(*found);
     throw;
   }
   found->is_done_ = false;
   found->key_ = on.id;
-  return leased(*found, on, asked.where);
+  return in.leased(*found, on, asked.where);
 }
 
 void slot_pool::state::leave_arena(slot& idle) noexcept {
   idle.in_group_.reset();
   group_scope const* const scope = group_scope::of(idle.place_->graph);
-  if (scope == nullptr || is_closed.load(std::memory_order_relaxed)) return destroy(idle);
+  if (scope == nullptr || sizes.is_closed()) return destroy(idle);
   // What the scope's stream comes after, its next claims come after.
   auto const wait_for = [&](cudaEvent_t ready) {
     return succeeded(cudaStreamWaitEvent(scope->stream, ready, 0));

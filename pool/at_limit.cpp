@@ -4,63 +4,59 @@
 #include <thread>
 #include <utility>
 
+#include "claim_search.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
-#include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {
 
-slot* slot_pool::state::search_at_limit(claim_request const& asked, size_class& of,
-                                        stream_use const& on, capture_info const& capture,
-                                        capture_frontier const& frontier, bool may_wait,
-                                        search_result& seen) {
-  bool const needs_room = of.slots.existing() < slots_max;
-  search_turn const turn(turns, needs_room ? of.bytes : 0);
+slot* slot_pool::claim_search::take_at_limit() {
+  bool const needs_room = of.slots.existing() < in.slots_max;
+  search_turn const turn(in.turns, needs_room ? of.bytes : 0);
   if (!seen.is_first) seen.failure = nullptr;
   seen = {.failure = seen.failure,
           .is_out_of_memory = seen.failure != nullptr,
           .is_first = false,
           .has_turn = turn.is_mine(),
-          .is_turn_taken = may_wait && turn.is_of_another(),
+          .is_turn_taken = waits.may_wait && turn.is_of_another(),
           .pass = seen.pass,
           .reclaimed_before = seen.reclaimed_before,
           .was_worker_late = seen.was_worker_late};
   if (seen.is_turn_taken) return nullptr;
   bool const is_of_all = of.bytes != 0 && needs_room;
-  std::uint64_t const moves_before = moves(of, is_of_all);
-  if (slot* const found = take(asked, of, on, capture, frontier, seen)) return found;
+  std::uint64_t const moves_before = moves(is_of_all);
+  if (slot* const found = take()) return found;
   // In this order: what was on its way before has moved afterwards.
   seen.is_on_its_way = of.is_any_on_its_way();
   // Its stream cannot wait for eager work on a slot.
-  bool const needs_unused = capture.is_active() || kind_of(asked) == claim_kind::for_host;
+  bool const needs_unused = capture.is_active() || in.kind_of(asked) == claim_kind::for_host;
   seen.is_busy = needs_unused && of.free.lists() != 0;
-  bool const would_room_help = may_make_room(of, seen);
-  if (would_room_help) look_for_room(seen);
-  core.recycle_queued();  // a graph's slot is on its way, too
-  seen.has_moved = (would_room_help && !is_of_all) || moves(of, is_of_all) != moves_before;
+  bool const would_room_help = may_make_room();
+  if (would_room_help) in.sizes.look_for_room(seen);
+  in.core.recycle_queued();  // a graph's slot is on its way, too
+  seen.has_moved = (would_room_help && !is_of_all) || moves(is_of_all) != moves_before;
   return nullptr;
 }
 
-bool slot_pool::state::may_search_again(claim_request const& asked, size_class& of,
-                                        search_result& seen, claim_waits& waits) {
+bool slot_pool::claim_search::may_search_again() {
   if (seen.failure != nullptr && !seen.is_out_of_memory) return false;
   constexpr std::size_t repeats_min = 16;  // few slots may have many threads
   if (!seen.is_busy && (seen.has_moved || seen.is_on_its_way) &&
-      waits.repeats < std::max(repeats_min, slots_of(of, of.bytes != 0))) {
+      waits.repeats < std::max(repeats_min, in.sizes.existing(of, of.bytes != 0))) {
     ++waits.repeats;
     std::this_thread::yield();
     return true;
   }
-  if (seen.is_out_of_memory && wait_for_workers(asked, seen, waits)) return true;
+  if (seen.is_out_of_memory && wait_for_workers()) return true;
   // Busy free slots become usable in a capture, and make room, without an announced return.
   bool const is_coming = seen.is_busy || seen.is_on_its_way || seen.is_turn_taken;
-  auto wait_max = asked.host_wait_max.value_or(options.host_wait_max);
-  if (!asked.host_wait_max && is_coming) wait_max = std::max(wait_max, options.capture_wait_max);
+  auto wait_max = asked.host_wait_max.value_or(in.options.host_wait_max);
+  if (!asked.host_wait_max && is_coming) wait_max = std::max(wait_max, in.options.capture_wait_max);
   if (seen.is_out_of_memory && !is_coming) wait_max = {};
   if (waits.may_wait && wait_max > std::chrono::nanoseconds(0)) {
     if (!waits.on_host) {
       waits.on_host.emplace();
-      host_waits.fetch_add(1, std::memory_order_relaxed);
+      in.host_waits.fetch_add(1, std::memory_order_relaxed);
     }
     if (waits.on_host->go_on(wait_max)) return true;
   }
@@ -68,23 +64,22 @@ bool slot_pool::state::may_search_again(claim_request const& asked, size_class& 
   return seen.is_turn_taken && std::exchange(waits.may_wait, false);
 }
 
-std::array<deleter_core const*, 2> slot_pool::state::workers() const noexcept {
+std::array<deleter_core const*, 2> slot_pool::claim_search::workers() const noexcept {
   // The memory of owners without a deleter of their own is with the process-wide one.
   deleter_core const* const others = deleter_core::global_or_null();
-  return {&core, others == &core ? nullptr : others};
+  return {&in.core, others == &in.core ? nullptr : others};
 }
 
-std::uint64_t slot_pool::state::reclaimed() const noexcept {
+std::uint64_t slot_pool::claim_search::reclaimed() const noexcept {
   std::uint64_t sum = 0;
   for (deleter_core const* const each : workers()) sum += each != nullptr ? each->reclaimed() : 0;
   return sum;
 }
 
-bool slot_pool::state::wait_for_workers(claim_request const& asked, search_result& seen,
-                                        claim_waits& waits) noexcept {
+bool slot_pool::claim_search::wait_for_workers() noexcept {
   if (waits.is_over_for_workers) return false;
-  auto const wait_max =
-      std::min(options.reclaim_wait_max, asked.host_wait_max.value_or(options.reclaim_wait_max));
+  auto const wait_max = std::min(in.options.reclaim_wait_max,
+                                 asked.host_wait_max.value_or(in.options.reclaim_wait_max));
   constexpr std::size_t retries_max = 16;  // without a pause
   while (true) {
     auto const may_reclaim = [](deleter_core const* each) {
@@ -100,13 +95,13 @@ bool slot_pool::state::wait_for_workers(claim_request const& asked, search_resul
     if (!has_come && !is_any_left) return false;
     if (wait_max > std::chrono::nanoseconds(0) && !waits.for_workers) {
       waits.for_workers.emplace();
-      host_waits.fetch_add(1, std::memory_order_relaxed);
+      in.host_waits.fetch_add(1, std::memory_order_relaxed);
     }
     if (!waits.for_workers || !waits.for_workers->go_on(wait_max)) {
       waits.is_over_for_workers = true;
       // Whether a longer wait might have helped: a wait that the call limits might not.
       seen.was_worker_late =
-          !asked.host_wait_max || *asked.host_wait_max > options.reclaim_wait_max;
+          !asked.host_wait_max || *asked.host_wait_max > in.options.reclaim_wait_max;
       return waits.for_workers.has_value();  // a last search
     }
     if (has_come) return true;

@@ -6,90 +6,84 @@
 #include <utility>
 #include <vector>
 
+#include "claim_search.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/reference_set.hpp"
-#include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {
 
-slot* slot_pool::state::take_captured(claim_request const& asked, size_class& of,
-                                      capture_info const& capture, capture_frontier const& frontier,
-                                      search_result& seen) {
-  if (kind_of(asked) != claim_kind::in_order) {
-    slot* const unused = take_unused(of, nullptr, seen);
-    if (unused != nullptr) give_to_graph(*unused, capture, asked.where, true);
+slot* slot_pool::claim_search::take_captured() {
+  if (!is_in_order()) {
+    slot* const unused = take_unused();
+    if (unused != nullptr) give_to_graph(*unused, true);
     return unused;
   }
-  if (in_arena.may_be && ask_for_arena() != nullptr) {
-    return take_in_arena(asked, of, capture, frontier, seen);
+  if (in.in_arena.may_be && in.ask_for_arena() != nullptr) {
+    return take_in_arena();
   }
-  slot* found = take_existing(of, capture, frontier, asked.where, seen.pass);
+  slot* found = take_existing();
   if (found != nullptr) return found;
-  found = grow(of, seen, nullptr);  // on failure there may be one to wait for
-  if (found == nullptr && (found = reuse.take_with_edge(of, capture, asked.stream)) != nullptr) {
-    edges_added.fetch_add(1, std::memory_order_relaxed);
+  found = grow();  // on failure there may be one to wait for
+  if (found == nullptr && (found = in.reuse.take_with_edge(of, capture, asked.stream)) != nullptr) {
+    in.edges_added.fetch_add(1, std::memory_order_relaxed);
     return found;
   }
   if (found == nullptr && !seen.is_first) {
-    found = grow_in_room(of, seen, nullptr);
+    found = grow_in_room();
     if (found == nullptr) {
       size_class* const larger = of.larger();
-      return take_held(larger, bytes_max, capture, frontier, asked.where);
+      return take_held(larger, in.sizes.bytes_max);
     }
   }
   if (found == nullptr) return nullptr;
-  give_to_graph(*found, capture, asked.where);
+  give_to_graph(*found);
   return found;
 }
 
-void slot_pool::state::give_to_graph(slot& taken, capture_info const& capture,
-                                     source_location where, bool is_exclusive) {
+void slot_pool::claim_search::give_to_graph(slot& taken, bool is_exclusive) {
   taken.is_exclusive_ = is_exclusive;
   try {
-    hold_in_graph(taken, capture, true, where);
+    in.hold_in_graph(taken, capture, true, asked.where);
   } catch (...) {
-    end_lease(taken, true);  // shared again, if it was
+    in.end_lease(taken, true);  // shared again, if it was
     throw;
   }
   taken.was_used_ = true;  // the graph may be launched again
   taken.is_reused_ = false;
 }
 
-slot* slot_pool::state::take_existing(size_class& of, capture_info const& capture,
-                                      capture_frontier const& frontier, source_location where,
-                                      search_pass& pass) {
+slot* slot_pool::claim_search::take_existing() {
   // In a group also what graphs hold of sizes up to four times as large: larger ones stay for
   // claims that need them, while there is anything else. An idle one that is larger than asked for
   // stays, too: eager claims would make it once more.
   constexpr std::size_t larger_max = 4;
   slot* found = nullptr;
-  if (options.group) {
-    found = take_held(&of, larger_max * of.bytes, capture, frontier, where);
+  if (in.options.group) {
+    found = take_held(&of, larger_max * of.bytes);
   } else {
-    found = reuse.take_before(of, frontier, capture.id, slots_max);
+    found = in.reuse.take_before(of, frontier, capture.id, in.slots_max);
   }
   if (found != nullptr) return found;
-  found = take_idle(of, pass);
-  if (found != nullptr) give_to_graph(*found, capture, where);
+  found = in.take_idle(of, seen.pass);
+  if (found != nullptr) give_to_graph(*found);
   return found;
 }
 
-slot* slot_pool::state::take_held(size_class* from, std::size_t bytes_most,
-                                  capture_info const& capture, capture_frontier const& frontier,
-                                  source_location where) {
-  if (!options.group) return nullptr;
+slot* slot_pool::claim_search::take_held(size_class* from, std::size_t bytes_most) {
+  if (!in.options.group) return nullptr;
   graph_registry& registry = graph_registry::global();
   for (size_class* each = from; each != nullptr && each->bytes <= bytes_most;) {
-    if (slot* const own = reuse.take_before(*each, frontier, capture.id, slots_max)) return own;
+    if (slot* const own = in.reuse.take_before(*each, frontier, capture.id, in.slots_max))
+      return own;
     registry.forget_released(capture.id, capture.graph);  // otherwise take_idle() recycles the set
     slot* found = nullptr;
     // Where the work of a copied graph is ordered in this capture is not known.
-    if (!registry.has_sealed(capture.id, capture.graph, *options.group->order())) {
-      found = reuse.take_shared(*each, capture.id);
+    if (!registry.has_sealed(capture.id, capture.graph, *in.options.group->order())) {
+      found = in.reuse.take_shared(*each, capture.id);
     }
     if (found != nullptr) {
-      give_to_graph(*found, capture, where);
+      give_to_graph(*found);
       return found;
     }
     each = each->larger();
@@ -97,9 +91,7 @@ slot* slot_pool::state::take_held(size_class* from, std::size_t bytes_most,
   return nullptr;
 }
 
-void slot_pool::state::note_in_group(slot& taken, claim_request const& asked,
-                                     capture_info const& capture, capture_frontier const& frontier,
-                                     lease_log::room spare) {
+void slot_pool::claim_search::note_in_group(slot& taken, lease_log::room spare) {
   covered_place covered;
   if (arena_place const* const its = taken.place_) {
     covered = {.begin = its->begin, .end = its->end};
@@ -114,23 +106,22 @@ void slot_pool::state::note_in_group(slot& taken, claim_request const& asked,
   }
   try {
     taken.in_group_ =
-        graph_registry::global().note_lease(capture.id, capture.graph, of_leases, asked.where,
+        graph_registry::global().note_lease(capture.id, capture.graph, in.of_leases, asked.where,
                                             covered, frontier.all(), std::move(spare));
   } catch (...) {
-    end_unused(taken, capture, frontier);
+    end_unused(taken);
     throw;
   }
 }
 
 // A claim took it, and gets nothing: later claims of its capture may get it.
-void slot_pool::state::end_unused(slot& taken, capture_info const& capture,
-                                  capture_frontier const& frontier) noexcept {
+void slot_pool::claim_search::end_unused(slot& taken) noexcept {
   try {
-    if (!reuse.end_lease_in(taken, capture, frontier.all(), true)) return;
+    if (!in.reuse.end_lease_in(taken, capture, frontier.all(), true)) return;
     taken.may_be_in_graphs_ = false;
-    go_home(taken);
+    in.go_home(taken);
   } catch (...) {  // its graph keeps it
-    end_lease(taken, true);
+    in.end_lease(taken, true);
   }
 }
 
@@ -183,15 +174,6 @@ void slot_pool::state::hold_in_graph(slot& taken, capture_info const& capture, b
     }
     throw;
   }
-}
-
-slot_share slot_pool::share_with_node(claimed_slot const& lease) {
-  slot& used = require_slot("lease::share_with_node", lease);
-  state::refuse_of_scope("lease::share_with_node", lease);
-  // Relaxed: ids only need to be unique.
-  static std::atomic<std::uint64_t> next{capture_reuse::first_share_id};
-  std::uint64_t const id = next.fetch_add(1, std::memory_order_relaxed);
-  return slot_share(used.pool_.state_->make_hold(used, id, false, {}));
 }
 
 void graph_hold::drop_hold(reclaimable& thing) noexcept {

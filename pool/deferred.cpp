@@ -17,55 +17,6 @@
 
 namespace escrow::inline v0_1 {
 
-namespace {
-
-// Upper bound of existing streams' ids: CUDA counts up (measured). 0 on failure, which may not
-// repeat. Capture-safe.
-std::uint64_t bound_of_stream_ids(int device) noexcept {
-  unsigned long long id = 0;
-  for (int tries_left = 3; id == 0 && tries_left != 0; --tries_left) {
-    try {
-      device_scope const current(device);
-      own_stream const made;
-      if (!succeeded(detail::query_stream_id(made.get(), id))) id = 0;
-    } catch (std::exception const&) {  // tries again
-    }
-  }
-  return id;
-}
-
-}  // namespace
-
-bool slot_pool::state::is_destroyed(stream_use const& use) noexcept {
-  unsigned long long id = 0;
-  cudaError_t const status = detail::query_stream_id(use.handle, id);
-  return succeeded(status) ? use.id != 0 && id != use.id : status == cudaErrorInvalidResourceHandle;
-}
-
-cudaError_t slot_pool::state::record(stream_use const& use, cached_event& to,
-                                     bool is_asked) noexcept {
-  if (!is_asked && (is_other_thread(use) || is_reclaiming())) return not_now;
-  try {
-    std::optional<device_scope> current;  // the null stream is that of the current device
-    if (is_ambiguous(use.handle)) current.emplace(use.device);
-    if (!is_asked) {
-      capture_info capture;
-      check(query_recordable(use.handle, capture), "cudaStreamGetCaptureInfo");
-      if (!capture.is_none()) return not_now;
-      // The stream was destroyed, and its handle reused.
-      if (use.id != 0 && stream_id(use.handle) != use.id) return cudaErrorInvalidResourceHandle;
-    }
-    to.make();
-    record_result const result = record_ready(to.recorded, to.device, use.handle);
-    return result.outcome == record_outcome::recorded ? cudaSuccess : result.status;
-  } catch (cuda_error const& error) {
-    // Not permitted: in a CUDA callback.
-    return error.status() == cudaErrorNotPermitted ? not_now : error.status();
-  } catch (std::exception const&) {
-    return cudaErrorMemoryAllocation;
-  }
-}
-
 cudaError_t slot_pool::state::record_uses(slot& used, stream_use const* given) noexcept {
   cudaError_t first_error = cudaSuccess;
   std::erase_if(used.unrecorded_, [&](stream_use const& use) {
@@ -164,7 +115,7 @@ void slot_pool::state::record_deferred_on(stream_use given) noexcept {
 }
 
 void slot_pool::state::report_leaked(std::size_t count, leak_reason why) noexcept {
-  char const* const end = smallest.bytes != 0 ? "~scratch_pool" : "~resource_pool";
+  char const* const end = sizes.smallest.bytes != 0 ? "~scratch_pool" : "~resource_pool";
   try {
     std::string const pool = "\"" + options.label + "\"";
     std::string const slots = std::to_string(count) + " slots of ";

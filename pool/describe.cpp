@@ -110,17 +110,17 @@ pool_stats slot_pool::state::stats(size_class& of) const noexcept {
 }
 
 pool_stats slot_pool::stats() const noexcept {
-  return state_->stats(state_->smallest);
+  return state_->stats(state_->sizes.smallest);
 }
 
 scratch_stats slot_pool::stats_in_bytes() const noexcept {
   state& in = *state_;
-  scratch_stats now{.bytes = in.reserved.load(std::memory_order_relaxed),
-                    .bytes_peak = in.bytes_peak.load(std::memory_order_relaxed),
+  scratch_stats now{.bytes = in.sizes.bytes(),
+                    .bytes_peak = in.sizes.bytes_peak(),
                     .grown = in.grown.load(std::memory_order_relaxed),
-                    .returned = in.returned.load(std::memory_order_relaxed),
+                    .returned = in.sizes.returned(),
                     .bytes_in_arena = in.in_arena.bytes.load(std::memory_order_relaxed)};
-  in.for_each_size([&](size_class& each) {
+  in.sizes.for_each([&](size_class& each) {
     pool_stats const its = in.stats(each);
     std::size_t const of_each = each.bytes_each();
     now.bytes_idle += its.idle * of_each;
@@ -140,7 +140,7 @@ scratch_stats slot_pool::stats_in_bytes() const noexcept {
 
 std::vector<holder> slot_pool::holders() const {
   std::vector<holder> all;
-  state_->for_each_size([&](size_class& each) { state_->add_holders(each, all); });
+  state_->sizes.for_each([&](size_class& each) { state_->add_holders(each, all); });
   return all;
 }
 
@@ -161,42 +161,29 @@ void slot_pool::state::add_holders(size_class& of, std::vector<holder>& all) con
   std::size_t const places_held = reuse.places_held(of);  // first: see stats()
   std::size_t const places = of.in_arena.alive();
   std::size_t leased = stats(of).leased + places - std::min(places, places_held);
-  {
-    std::lock_guard const lock(leases_mutex);
-    for (slot const* each = leases.oldest(); each != nullptr; each = each->newer_) {
-      if (&each->of_ != &of) continue;
-      auto const& [where, since] = each->note_;
-      its.push_back(
-          {.label = of.label, .slots = 1, .since = since, .where = where, .is_lease = true});
-      if (!reuse.is_held(*each)) leased -= std::min<std::size_t>(leased, 1);
-    }
-  }
+  leases.for_each([&](slot const& each) {
+    if (&each.of_ != &of) return;
+    auto const& [where, since] = each.note_;
+    its.push_back(
+        {.label = of.label, .slots = 1, .since = since, .where = where, .is_lease = true});
+    if (!reuse.is_held(each)) leased -= std::min<std::size_t>(leased, 1);
+  });
   if (leased != 0) {
     its.push_back({.label = of.label, .slots = leased, .where = {}, .is_lease = true});
   }
   std::ranges::move(its, std::back_inserter(all));
 }
 
-void slot_pool::state::add_lease(slot& leased) noexcept {
-  std::lock_guard const lock(leases_mutex);
-  leases.add(leased);
-}
-
-void slot_pool::state::remove_lease(slot& ended) noexcept {
-  std::lock_guard const lock(leases_mutex);
-  leases.remove(ended);
-}
-
 std::string slot_pool::describe() const {
-  return state_->describe(state_->smallest, unlimited);
+  return state_->describe(state_->sizes.smallest, unlimited);
 }
 
 std::string slot_pool::state::describe(size_class const& first, std::size_t holders_max) {
-  bool const is_scratch = smallest.bytes != 0;
+  bool const is_scratch = sizes.smallest.bytes != 0;
   std::string text = is_scratch ? "scratch pool \"" : "pool \"";
   text += options.label + "\" on device " + std::to_string(options.device);
   if (slots_max != unlimited) text += ", slots_max " + std::to_string(slots_max);
-  if (bytes_max != unlimited) text += ", bytes_max " + std::to_string(bytes_max);
+  if (sizes.bytes_max != unlimited) text += ", bytes_max " + std::to_string(sizes.bytes_max);
   text += ": " + (is_scratch ? to_json(owner.stats_in_bytes()) : to_json(owner.stats()));
   std::vector<holder> all = owner.holders();
   std::stable_partition(all.begin(), all.end(),

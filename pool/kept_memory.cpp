@@ -1,6 +1,9 @@
-// How much idle memory a pool keeps, and what goes first.
+// How much idle memory a pool keeps, what goes first, and what is given back when.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <exception>
 #include <limits>
 
 #include "device_store.hpp"
@@ -10,61 +13,12 @@
 
 namespace escrow::inline v0_1 {
 
-slot* slot_pool::state::grow(size_class& of, search_result& seen, stream_use const* own) {
-  std::size_t const now = reserved.load(std::memory_order_relaxed);
-  bool const may_make = seen.failure == nullptr && of.slots.existing() < slots_max;
-  if (keep_factor == 0 || !may_make || now + of.bytes <= device_store::kept_min) {
-    return make_slot(of, seen);
-  }
-  // What a lease has beyond its claim does not make the pool keep more.
-  std::size_t const in_use = bytes_alive(true);
-  std::size_t const beyond = std::min(in_use, surplus.load(std::memory_order_relaxed));
-  std::size_t const most = peak.note(in_use - beyond + of.bytes);
-  // The factor may be infinite.
-  constexpr auto no_limit = static_cast<double>(std::numeric_limits<std::int64_t>::max());
-  double const product = std::min(keep_factor * static_cast<double>(most), no_limit / 2);
-  auto const of_peak = static_cast<std::size_t>(product);
-  std::size_t const kept_max = std::max(of_peak, device_store::kept_min);
-  if (bytes_alive(false) + of.bytes > kept_max) {
-    slot* const larger = own != nullptr ? take_larger(of, *own) : nullptr;
-    if (larger != nullptr) {
-      larger->surplus_ = larger->of_.bytes - of.bytes;
-      surplus.fetch_add(larger->surplus_, std::memory_order_relaxed);
-      return larger;
-    }
-    free_idle(of, kept_max);
-  }
-  return make_slot(of, seen);
-}
-
-std::size_t slot_pool::state::bytes_alive(bool is_in_use) noexcept {
-  std::size_t sum = 0;
-  for_each_size([&](size_class& each) {
-    std::size_t const alive = each.slots.alive();
-    if (alive == 0) return;
-    std::size_t const idle = is_in_use ? each.free.count().listed : 0;
-    sum += (alive - std::min(alive, idle)) * each.bytes;
-  });
-  return sum;
-}
-
-slot* slot_pool::state::take_larger(size_class const& of, stream_use const& own) {
-  constexpr std::size_t larger_max = 4;
-  for (size_class* each = of.larger(); each != nullptr; each = each->larger()) {
-    if (each->bytes / larger_max > of.bytes) break;
-    if (each->slots.alive() == 0) continue;
-    if (slot* const found = take_own(*each, own)) return found;
-    if (slot* const found = each->free.take_newest(free_lists::idle)) return found;
-  }
-  return nullptr;
-}
-
 void slot_pool::state::free_idle(size_class const& of, std::size_t kept_max) {
   device_scope const device(options.device);
   relaxed_capture_scope const relaxed;
-  std::size_t left = bytes_alive(false);
+  std::size_t left = sizes.bytes_alive(false);
   // Other threads may take what this one finds.
-  for (std::size_t tries = slots_of(smallest, true); tries != 0; --tries) {
+  for (std::size_t tries = sizes.existing(sizes.smallest, true); tries != 0; --tries) {
     if (left + of.bytes <= kept_max) return;
     // The least recently used, but the largest last, which serves most sizes. Of its own size
     // there is one only if other streams use that.
@@ -77,7 +31,7 @@ void slot_pool::state::free_idle(size_class const& of, std::size_t kept_max) {
       oldest = released;
       from = &each;
     };
-    for_each_size([&](size_class& each) {
+    sizes.for_each([&](size_class& each) {
       if (&each == &of || each.free.lists() == 0) return;
       if (largest != nullptr) look_at(*largest);
       largest = &each;
@@ -98,6 +52,90 @@ void slot_pool::state::free_idle(size_class const& of, std::size_t kept_max) {
     }
     destroy_slot(*unused);
   }
+}
+
+std::size_t slot_pool::state::destroy_done(size_class& of, std::size_t count_max) {
+  device_scope const device(options.device);
+  relaxed_capture_scope const relaxed;
+  search_pass pass = next_pass();
+  std::size_t count = 0;
+  for (; count < count_max; ++count) {
+    pass.has_asked_execs = false;
+    slot* done = nullptr;
+    {
+      shrinking const listed(of);
+      done = take_idle(of, pass);
+      if (done == nullptr) break;
+      of.slots.begin_end();
+    }
+    destroy_slot(*done);
+  }
+  return count;
+}
+
+std::size_t slot_pool::bytes() const noexcept {
+  return state_->sizes.bytes();
+}
+
+std::size_t slot_pool::trim(std::size_t keep_bytes, bool is_to_device) {
+  state& in = *state_;
+  std::size_t freed = 0;
+  in.sizes.for_each([&](size_class& each) {
+    std::size_t const now = in.sizes.bytes();
+    if (now <= keep_bytes) return;
+    std::size_t const count_max = (now - keep_bytes + each.bytes - 1) / each.bytes;
+    freed += in.destroy_done(each, count_max) * each.bytes;
+  });
+  if (is_to_device && in.in_arena.may_be) {
+    if (auto const its = arena::known(*in.options.group->order())) freed += its->trim();
+  }
+  if (is_to_device) static_cast<void>(device_store::global().trim(in.options.device));
+  return freed;
+}
+
+void slot_pool::state::retire_unused_now() noexcept {
+  auto const now = std::chrono::steady_clock::now().time_since_epoch();
+  auto checked = checked_at.load(std::memory_order_relaxed);
+  if (now - checked < unused_max) return;
+  if (!checked_at.compare_exchange_strong(checked, now, std::memory_order_relaxed)) return;
+  // Relaxed: numbers.
+  std::uint64_t const last =
+      releases_seen.exchange(releases.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  swept_to.store(last, std::memory_order_relaxed);
+  // What is not used by the next call is unused then.
+  sizes.for_each([&](size_class& each) { claimers.ask(each); });
+  // Acquire: the last sweep has left the node.
+  if (is_sweep_due.exchange(true, std::memory_order_acquire)) return;
+  references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one
+  sweep_on_worker.push();
+}
+
+void slot_pool::state::sweep(reclaimable& node) noexcept {
+  state& in = static_cast<worker_node&>(node).of;
+  in.is_sweep_due.store(false, std::memory_order_release);  // first: the next one may be pushed
+  std::uint64_t const last = in.swept_to.load(std::memory_order_relaxed);
+  in.sizes.for_each([&](size_class& each) {
+    while (true) {
+      slot* unused = nullptr;
+      {
+        shrinking const listed(each);
+        unused = each.free.take_oldest(last);
+        if (unused == nullptr) return;
+        if (!unused->is_done_ && !is_done(*unused)) {
+          in.destroy(*unused);  // after its work
+          continue;
+        }
+        each.slots.begin_end();
+      }
+      try {
+        device_scope const device(in.options.device);
+        destroy_slot(*unused);
+      } catch (std::exception const&) {
+        unused->push();
+      }
+    }
+  });
+  in.drop_reference();
 }
 
 }  // namespace escrow::inline v0_1

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -56,29 +55,21 @@ slot_pool::state::state(slot_pool& pool, pool_options given, make_function made,
       is_host_ordered(options.host_ordered ||
                       (policy != nullptr && policy->source.is_host_written)),
       end_on_worker(*this, used, &end),
-      sweep_on_worker(*this, used, &sweep),
+      sizes(options.label, policy != nullptr ? scratch_pool::bytes_min : 0,
+            (policy != nullptr ? *policy : scratch_policy{}).bytes_max),
+      bound(policy != nullptr && policy->source.is_cheap_to_free ? policy->keep_factor : 0,
+            (policy != nullptr ? *policy : scratch_policy{}).keep_window),
+      leases(options.track_leases),
       reuse(options.group.has_value()),
-      smallest(policy != nullptr ? scratch_pool::bytes_min : 0,
-               policy != nullptr ? label_of(scratch_pool::bytes_min) : options.label),
-      bytes_max((policy != nullptr ? *policy : scratch_policy{}).bytes_max),
-      unused_max((policy != nullptr ? *policy : scratch_policy{}).idle_max),
-      checked_at(std::chrono::steady_clock::now().time_since_epoch()),
       in_arena{.may_be =
                    policy != nullptr && policy->source.is_for_arenas && options.group.has_value()},
-      of_leases(options.group ? std::make_shared<lease_origin const>(*options.group->order(), core,
-                                                                     options.label,
-                                                                     options.group->order()->leases)
+      of_leases(options.group ? std::make_shared<lease_origin const>(
+                                    lease_origin{*options.group->order(), core, options.label,
+                                                 options.group->order()->leases})
                               : nullptr),
-      keep_factor(policy != nullptr && policy->source.is_cheap_to_free ? policy->keep_factor : 0),
-      peak((policy != nullptr ? *policy : scratch_policy{}).keep_window) {}
-
-slot_pool::state::~state() {
-  size_class* next = smallest.next.load(std::memory_order_relaxed);  // no other user
-  while (next != nullptr) {
-    std::unique_ptr<size_class> const each(next);
-    next = each->next.load(std::memory_order_relaxed);
-  }
-}
+      unused_max((policy != nullptr ? *policy : scratch_policy{}).idle_max),
+      checked_at(std::chrono::steady_clock::now().time_since_epoch()),
+      sweep_on_worker(*this, used, &sweep) {}
 
 void slot_pool::state::bind_group() {
   if (!options.group) return;
@@ -109,11 +100,8 @@ int slot_pool::device() const noexcept {
 
 void slot_pool::close() noexcept {
   state& in = *state_;
-  {
-    std::lock_guard const lock(in.sizes_mutex);           // no size is made afterwards
-    in.is_closed.store(true, std::memory_order_relaxed);  // see there
-  }
-  in.for_each_size([&in](size_class& each) {
+  in.sizes.close();
+  in.sizes.for_each([&in](size_class& each) {
     each.free.close();
     if (in.options.streams_outlive_pool) in.cover_lasting(each);
     while (slot* const idle = each.free.take_oldest()) in.destroy(*idle);
@@ -128,7 +116,7 @@ std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {
     host_wait wait;
     auto const has_slots = [&in] {
       std::size_t sum = 0;
-      in.for_each_size([&](auto& each) { sum += each.slots.alive() + each.in_arena.alive(); });
+      in.sizes.for_each([&](auto& each) { sum += each.slots.alive() + each.in_arena.alive(); });
       return sum != 0;
     };
     while (has_slots()) {
@@ -191,7 +179,7 @@ void slot_pool::state::leak(slot& unknown) noexcept {
   unknown.end_in_group();
   size_class::end_uncovered(unknown);
   deleter_core::leak(unknown);
-  if (unknown.place_ == nullptr) give_back(of);
+  if (unknown.place_ == nullptr) sizes.give_back(of);
   of.count_of(unknown).remove();
 }
 
@@ -204,7 +192,7 @@ void slot_pool::destroy_slot(reclaimable& thing) noexcept {
   std::size_t const bytes = idle.bytes_in_arena_;
   slot_count& count = of.count_of(idle);
   if (may_work_go_on_untold()) {
-    if (place == nullptr) in.give_back(of);
+    if (place == nullptr) in.sizes.give_back(of);
     count.end();
     return deleter_core::leak(idle);
   }
@@ -223,7 +211,7 @@ void slot_pool::destroy_slot(reclaimable& thing) noexcept {
     in.in_arena.bytes.fetch_sub(bytes, std::memory_order_relaxed);
     in.in_arena.its().remove(*place);
   } else {
-    in.give_back(of);
+    in.sizes.give_back(of);
   }
   count.end();  // only now: it counts for the limits until its memory is back
   in.drop_reference();

@@ -105,10 +105,10 @@ void slot_pool::report_all(memory_report& to) {
     pool_memory now{.label = in.options.label,
                     .device = in.options.device,
                     .source = in.source,
-                    .is_closed = in.is_closed.load(std::memory_order_relaxed),
+                    .is_closed = in.sizes.is_closed(),
                     .bytes = in.owner.stats_in_bytes(),
                     .holders = in.owner.holders()};
-    in.for_each_size([&](size_class& size) {
+    in.sizes.for_each([&](size_class& size) {
       pool_stats const its = in.stats(size);
       now.slots += its.slots + size.in_arena.alive();
       now.slots_waiting += its.deferred + its.unrecorded;

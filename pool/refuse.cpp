@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "claim_search.hpp"
 #include "escrow/core/error.hpp"
-#include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -36,65 +36,63 @@ std::string joined(std::vector<std::string> const& remedies) {
 
 }  // namespace
 
-void slot_pool::state::refuse_size(claim_request const& asked, size_class const& of) const {
+void slot_pool::claim_search::refuse_size() const {
   throw pool_exhausted(std::string(asked.call) + ": a block for " + std::to_string(asked.bytes) +
                        " bytes has " + std::to_string(of.bytes) + ", more than all blocks of \"" +
-                       options.label + "\" together may have; claim less, or raise " +
-                       of_value("scratch_policy::bytes_max", bytes_max));
+                       in.options.label + "\" together may have; claim less, or raise " +
+                       of_value("scratch_policy::bytes_max", in.sizes.bytes_max));
 }
 
-std::string slot_pool::state::remedies(size_class& of, search_result const& seen) {
+std::string slot_pool::claim_search::remedies() {
   std::vector<std::string> all;
   bool const is_out_of_memory = seen.failure != nullptr;
-  bool const is_out_of_slots = !is_out_of_memory && of.slots.existing() >= slots_max;
+  bool const is_out_of_slots = !is_out_of_memory && of.slots.existing() >= in.slots_max;
   if (seen.is_busy || seen.is_on_its_way) {
     all.push_back("allow a longer wait with " +
-                  of_value("capture_wait_max", options.capture_wait_max));
+                  of_value("capture_wait_max", in.options.capture_wait_max));
   }
   if (seen.was_worker_late) {
     all.push_back("allow the deleter a longer wait with " +
-                  of_value("reclaim_wait_max", options.reclaim_wait_max));
+                  of_value("reclaim_wait_max", in.options.reclaim_wait_max));
   }
-  if (is_out_of_slots) all.push_back("raise " + of_value("slots_max", slots_max));
+  if (is_out_of_slots) all.push_back("raise " + of_value("slots_max", in.slots_max));
   if (!is_out_of_memory && !is_out_of_slots) {
-    all.push_back("raise " + of_value("scratch_policy::bytes_max", bytes_max));
+    all.push_back("raise " + of_value("scratch_policy::bytes_max", in.sizes.bytes_max));
   }
   bool is_any_held = false;
   bool is_any_unrecorded = false;
   auto const look = [&](size_class& each) {
-    pool_stats const now = stats(each);
+    pool_stats const now = in.stats(each);
     is_any_held |= now.slots > now.idle;
     is_any_unrecorded |= now.unrecorded != 0;
   };
-  is_out_of_slots ? look(of) : for_each_size(look);
+  is_out_of_slots ? look(of) : in.sizes.for_each(look);
   if (is_any_unrecorded)
-    all.push_back("lower " + of_value("unrecorded_max", options.unrecorded_max));
+    all.push_back("lower " + of_value("unrecorded_max", in.options.unrecorded_max));
   if (is_any_held) {
     all.emplace_back("release earlier");
     if (!is_out_of_memory) {
-      all.push_back("allow a wait with " + of_value("host_wait_max", options.host_wait_max));
+      all.push_back("allow a wait with " + of_value("host_wait_max", in.options.host_wait_max));
     }
   }
   if (is_out_of_memory) all.emplace_back("claim less");
   return joined(all);
 }
 
-std::string slot_pool::state::describe_claim(claim_request const& asked, size_class& of,
-                                             search_result const& seen) {
+std::string slot_pool::claim_search::describe_claim() {
   std::string text = "claimed at " + std::string(asked.where.file_name()) + ":" +
                      std::to_string(asked.where.line());
   if (of.bytes != 0) text += ": " + std::to_string(asked.bytes) + " bytes of \"" + of.label + "\"";
-  text += "; " + describe(of, 16);  // longer texts are not read
-  pool_stats const now = stats(of);
+  text += "; " + in.describe(of, 16);  // longer texts are not read
+  pool_stats const now = in.stats(of);
   text += '\n';
-  text += remedies(of, seen);
-  if (!options.track_leases && now.leased != 0) text += "; track_leases names the leases' lines";
-  if (!options.group && now.in_graphs != 0) text += "; graphs can share slots: sharing_group";
+  text += remedies();
+  if (!in.options.track_leases && now.leased != 0) text += "; track_leases names the leases' lines";
+  if (!in.options.group && now.in_graphs != 0) text += "; graphs can share slots: sharing_group";
   return text;
 }
 
-void slot_pool::state::refuse(claim_request const& asked, size_class& of,
-                              search_result const& seen) {
+void slot_pool::claim_search::refuse() {
   if (seen.failure == nullptr) {
     std::size_t const existing = of.slots.existing();
     char const* const where = seen.is_busy         ? "out or in use by earlier work"
@@ -102,18 +100,18 @@ void slot_pool::state::refuse(claim_request const& asked, size_class& of,
                                                    : "out";
     throw pool_exhausted(std::string(asked.call) + ": all " + std::to_string(existing) +
                          " slots of \"" + of.label + "\" are " + where + " (" +
-                         (existing >= slots_max ? "slots_max" : "the limit in bytes") + ")" +
+                         (existing >= in.slots_max ? "slots_max" : "the limit in bytes") + ")" +
                          (seen.has_moved && !seen.is_busy && !seen.is_on_its_way
                               ? ", and other threads took what became free"
                               : "") +
-                         ", " + describe_claim(asked, of, seen));
+                         ", " + describe_claim());
   }
   try {
     std::rethrow_exception(seen.failure);
   } catch (cuda_error const& error) {
     bool const is_told = of.bytes != 0 || seen.was_worker_late;
     if (!is_told || error.status() != cudaErrorMemoryAllocation) throw;
-    throw cuda_error(error.status(), error.api(), error.where(), describe_claim(asked, of, seen));
+    throw cuda_error(error.status(), error.api(), error.where(), describe_claim());
   }
 }
 

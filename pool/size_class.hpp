@@ -55,6 +55,13 @@ class ESCROW_LOCAL slot_count {
   std::atomic<std::uint64_t> both_{0};
 };
 
+// Relaxed: statistics.
+inline void raise_to(std::atomic<std::size_t>& peak, std::size_t now) noexcept {
+  std::size_t most = peak.load(std::memory_order_relaxed);
+  while (most < now && !peak.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
+  }
+}
+
 // What a pool has for each size of its slots: a resource_pool has one, a scratch_pool makes them.
 // Thread safety: any thread. Lifetime: the pool's.
 struct ESCROW_LOCAL size_class {

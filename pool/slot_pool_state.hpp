@@ -1,14 +1,12 @@
 // The implementation of slot_pool.
 #pragma once
 
-#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
-#include <mutex>
-#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,18 +21,20 @@
 #include "escrow/internal/group_scope.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "escrow/pool/resource_pool.hpp"
+#include "escrow/pool/scratch_pool.hpp"
+#include "kept_bound.hpp"
+#include "lease_list.hpp"
 #include "pool_list.hpp"
+#include "pool_sizes.hpp"
 #include "search.hpp"
 #include "size_class.hpp"
 #include "stream_use.hpp"
-#include "use_peak.hpp"
 
 namespace escrow::inline v0_1 {
 
 struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   state(slot_pool& pool, pool_options given, make_function made, scratch_policy const* policy,
         deleter_core& used, int devices);
-  ~state();
 
   // claim.cpp
   [[nodiscard]] claimed_slot claim(claim_request const& asked, size_class& of);
@@ -44,7 +44,7 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   [[nodiscard]] claimed_slot leased(slot& taken, stream_use const& on, source_location where,
                                     std::uint64_t capture_id = 0) noexcept {
     if (options.track_leases) taken.note_ = {where, std::chrono::steady_clock::now()};
-    track(taken);
+    leases.add(taken);
     taken.recorded_at_ = 0;
     if (!taken.kept_in_.empty()) [[unlikely]]
       taken.kept_in_.clear();
@@ -56,34 +56,6 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
     if (!own.also_ready_.empty()) wait_for(own, asked.stream, true);
     return leased(own, on, asked.where);
   }
-  [[nodiscard]] claimed_slot claim_slowly(claim_request const& asked, size_class& of,
-                                          stream_use const& on, capture_info capture = {},
-                                          capture_frontier frontier = {});
-
-  // at_limit.cpp
-  // After a first look that found nothing. One claim at a time searches, also for room; `may_wait`:
-  // for its turn. Null, and what was seen, if there is no slot.
-  [[nodiscard]] slot* search_at_limit(claim_request const& asked, size_class& of,
-                                      stream_use const& on, capture_info const& capture,
-                                      capture_frontier const& frontier, bool may_wait,
-                                      search_result& seen);
-  // After a search that found nothing: false if the claim ends so. A search that others disturbed
-  // is repeated at most as often as there are slots.
-  [[nodiscard]] bool may_search_again(claim_request const& asked, size_class& of,
-                                      search_result& seen, claim_waits& waits);
-  // The deleters whose workers may free memory, and how much all of them have reclaimed so far.
-  [[nodiscard]] std::array<deleter_core const*, 2> workers() const noexcept;
-  [[nodiscard]] std::uint64_t reclaimed() const noexcept;
-  // Waits until the workers have reclaimed something. Runs no owner's destructor. False if they
-  // have nothing, or if the time is over.
-  [[nodiscard]] bool wait_for_workers(claim_request const& asked, search_result& seen,
-                                      claim_waits& waits) noexcept;
-
-  // claim.cpp
-  // These return null if no slot is available now. `seen.failure`: why no slot could be made.
-  [[nodiscard]] slot* take(claim_request const& asked, size_class& of, stream_use const& on,
-                           capture_info const& capture, capture_frontier const& frontier,
-                           search_result& seen);
   // The newest slot of the stream's own, which an event covers.
   [[nodiscard]] slot* take_own(size_class& of, stream_use const& on) {
     slot* own = of.free.take_newest(on.id);
@@ -92,10 +64,6 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
     cover(of.free.take_uncovered(on.id, own), on, true);  // a claimer's
     return of.free.take_newest(on.id);
   }
-  [[nodiscard]] slot* take_eager(size_class& of, stream_ref stream, stream_use const& on,
-                                 search_result& seen);
-  // One that no GPU work uses: idle or new. `on`: the claim's stream, null if it captures.
-  [[nodiscard]] slot* take_unused(size_class& of, stream_use const* on, search_result& seen);
   // An idle slot. Asks about the last launch of each exec in flight, then about each list's oldest
   // slot, each once in a pass. `is_first_look`: not for longer than making a slot takes; and not
   // about a full pool's only list, whose oldest slot the claim gets anyway.
@@ -105,62 +73,39 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   [[nodiscard]] search_pass next_pass() noexcept {
     return {.number = passes.fetch_add(1, std::memory_order_relaxed) + 1};
   }
-  // Null if a limit is reached. On failure null, and `seen` has the reason.
-  slot* make_slot(size_class& of, search_result& seen) noexcept;
-  // The same as a last resort, after it has made room in other sizes, also of what is idle on `on`.
-  slot* grow_in_room(size_class& of, search_result& seen, stream_use const* on);
-  [[nodiscard]] bool may_make_room(size_class const& of, search_result const& seen) const noexcept;
   void wait_for(slot& taken, stream_ref stream, bool is_its_own);
   void require_open(char const* call, size_class const& of, stream_ref stream) {
-    if (is_closed.load(std::memory_order_relaxed)) throw_closed(call, of.label, stream);
+    if (sizes.is_closed()) throw_closed(call, of.label, stream);
   }
   [[noreturn]] void throw_closed(char const* call, std::string const& label, stream_ref stream);
+  // Of the slots for a claim of so many bytes. Found without a lock.
+  [[nodiscard]] size_class& size_for(char const* call, std::size_t bytes, stream_ref stream) {
+    size_class* const its = sizes.for_bytes(call, bytes);
+    if (its == nullptr) [[unlikely]]
+      throw_closed(call, sizes.label_of(scratch_pool::block_bytes(bytes)), stream);
+    return *its;
+  }
   // `remedy`: what to do instead, for the error.
   void require_device(char const* call, stream_ref stream, capture_info const& capture,
                       char const* remedy = "use a pool of the stream's device");
 
   // kept_memory.cpp
-  // As make_slot(), within scratch_policy::keep_factor. `own`: a larger block of that stream will
-  // do.
-  [[nodiscard]] slot* grow(size_class& of, search_result& seen, stream_use const* own);
-  [[nodiscard]] slot* take_larger(size_class const& of, stream_use const& own);
+  // Until at most so many bytes are there with one more slot: the least recently used goes first.
   void free_idle(size_class const& of, std::size_t kept_max);
-  [[nodiscard]] std::size_t bytes_alive(bool is_in_use) noexcept;
+  std::size_t destroy_done(size_class& of, std::size_t count_max);
+  // In a claim, once in scratch_policy::idle_max: the worker destroys what was free since the time
+  // before. Calls no CUDA function.
+  void retire_unused() noexcept {
+    if (unused_max.count() != 0) [[unlikely]]
+      retire_unused_now();
+  }
+  void retire_unused_now() noexcept;
 
   // arena_claims.cpp
-  [[nodiscard]] arena* ask_for_arena();  // null: there is none; the next two: as make_slot()
-  [[nodiscard]] slot* take_in_arena(claim_request const& asked, size_class& of,
-                                    capture_info const& capture, capture_frontier const& frontier,
-                                    search_result& seen);
-  // The place's slot, which is made or moved there; null: the claim has nothing.
-  [[nodiscard]] slot* slot_at(size_class& of, arena::claimed const& got, search_result& seen);
-  void give_from_arena(slot& made, capture_info const& capture, source_location where,
-                       arena::claimed const& got);  // as give_to_graph(); the users before stay
-  [[nodiscard]] claimed_slot claim_in_scope(claim_request const& asked, size_class& of,
-                                            stream_use const& on, group_scope& scope);
+  [[nodiscard]] arena* ask_for_arena();   // null: there is none
   void leave_arena(slot& idle) noexcept;  // free for its scope's next claims, or destroyed
 
   // captured.cpp
-  [[nodiscard]] slot* take_captured(claim_request const& asked, size_class& of,
-                                    capture_info const& capture, capture_frontier const& frontier,
-                                    search_result& seen);
-  // The same without growth, waits and edges.
-  [[nodiscard]] slot* take_existing(size_class& of, capture_info const& capture,
-                                    capture_frontier const& frontier, source_location where,
-                                    search_pass& pass);
-  // In a sharing group: of the sizes `from` up to `bytes_most`.
-  [[nodiscard]] slot* take_held(size_class* from, std::size_t bytes_most,
-                                capture_info const& capture, capture_frontier const& frontier,
-                                source_location where);
-  // The captured graph holds what a claim took; `is_exclusive`: nothing else gets it meanwhile. If
-  // it throws, the slot is where it was.
-  void give_to_graph(slot& taken, capture_info const& capture, source_location where,
-                     bool is_exclusive = false);
-  // The graph gets a note of the lease that a claim has taken; if it throws, the lease has ended.
-  void note_in_group(slot& taken, claim_request const& asked, capture_info const& capture,
-                     capture_frontier const& frontier, lease_log::room spare);
-  void end_unused(slot& taken, capture_info const& capture,
-                  capture_frontier const& frontier) noexcept;
   graph_hold& make_hold(slot& taken, std::uint64_t id, bool is_claim, source_location where);
   // Makes the captured graph hold the slot, claimed in that capture or not; if it throws, not.
   void hold_in_graph(slot& taken, capture_info const& capture, bool is_claim,
@@ -169,25 +114,13 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   // release.cpp
   // `stream` without its id; the device queried only for an ambiguous handle.
   [[nodiscard]] stream_use use_without_id(stream_ref stream) const;
-  [[nodiscard]] static bool was_told_after_its_capture(slot const& leased) noexcept;
   [[nodiscard]] capture_reuse::claim_state state_of(claimed_slot const& lease) const noexcept;
-  // `claim`: state_of(lease). Not `is_claiming_stream`: not known to be; of any device.
-  void release_on(claimed_slot& lease, stream_use on, capture_reuse::claim_state const& claim,
-                  bool is_claiming_stream, char const* call);
-  [[nodiscard]] slot& take_used(claimed_slot& lease) noexcept;  // empties the lease
-  // Records on `on`, which does not capture. Returns the first failure, already reported.
-  cudaError_t release_eager(claimed_slot& lease, stream_use on) noexcept;
-  void release_or_defer(claimed_slot& lease, stream_use const& on) noexcept;
-  // The lease of a capture that is over: its graph has its uses, but for those told since.
-  void release_after_capture(claimed_slot& lease) noexcept;
-  void release_idle(claimed_slot& lease) noexcept;  // nothing but graphs uses it
-  void release_reclaimed(claimed_slot& lease, stream_use const& on) noexcept;  // in a destructor
-  static void forget_captured_uses(slot& used) noexcept;
-  // `is_behind_claim`: that comes after the claim, without work between them, too.
-  void release_captured(claimed_slot& lease, capture_info const& of, capture_frontier& end,
-                        bool is_behind_claim);
-  void release_after_failure(claimed_slot& lease, bool is_told) noexcept;  // which was reported
   void end_lease(slot& used, bool may_be_shared = false) noexcept;
+  void untrack(slot& ended) noexcept {
+    leases.remove(ended);
+    if (ended.surplus_ != 0) [[unlikely]]
+      bound.remove_surplus(std::exchange(ended.surplus_, 0));
+  }
   void go_home(slot& idle) noexcept {
     // In no stream's list, where it would stand behind busy ones.
     if (idle.is_done_) idle.key_ = free_lists::idle;
@@ -195,23 +128,7 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
     if (!idle.of_.free.put(idle)) destroy(idle);
   }
 
-  // uses.cpp
-  [[nodiscard]] bool has_earlier_users(char const* call, claimed_slot const& lease);
-  void wait_for_earlier_users(char const* call, claimed_slot const& lease);
-  void order_after_earlier_users(char const* call, claimed_slot const& lease, stream_ref stream);
-  // As record(); it covers all work on the slot so far but that on streams that were told.
-  cudaError_t record_claiming_stream(claimed_slot const& lease) noexcept;
-  void use_in_capture(char const* call, claimed_slot const& lease, capture_info const& capture);
-  void keep_in_graph(char const* call, claimed_slot const& lease, capture_info const& capture);
-  static void refuse_of_scope(char const* call, claimed_slot const& lease);  // given to a graph
-
   // deferred.cpp
-  [[nodiscard]] static bool is_destroyed(stream_use const& use) noexcept;  // or has another id
-  // Returns the first failure, or `not_now`: it captures, or cannot be asked on this thread.
-  // `is_asked`: this call was given the stream and knows that it does not capture.
-  [[nodiscard]] static cudaError_t record(stream_use const& use, cached_event& to,
-                                          bool is_asked) noexcept;
-  static constexpr cudaError_t not_now = cudaErrorNotReady;  // no record fails with that
   // Records on the slot's unrecorded streams where possible now, and removes those; only on `given`
   // if it is not null, which is asked then. Returns the first failure, reported if none was given.
   cudaError_t record_uses(slot& used, stream_use const* given = nullptr) noexcept;
@@ -252,63 +169,10 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   }
 
   // describe.cpp
-  // If options.track_leases: adds the slot to the list of leases, and removes it.
-  void track(slot& leased) noexcept {
-    if (options.track_leases) add_lease(leased);
-  }
-  void untrack(slot& ended) noexcept {
-    if (options.track_leases) remove_lease(ended);
-    if (ended.surplus_ != 0) [[unlikely]]
-      surplus.fetch_sub(std::exchange(ended.surplus_, 0), std::memory_order_relaxed);
-  }
-  void add_lease(slot& leased) noexcept;
-  void remove_lease(slot& ended) noexcept;
   [[nodiscard]] pool_stats stats(size_class& of) const noexcept;
   void add_holders(size_class& of, std::vector<holder>& all) const;
   // The pool, and at most `holders_max` holders, those of `first` before others.
   [[nodiscard]] std::string describe(size_class const& first, std::size_t holders_max);
-
-  // refuse.cpp
-  [[noreturn]] void refuse_size(claim_request const& asked, size_class const& of) const;
-  [[nodiscard]] std::string describe_claim(claim_request const& asked, size_class& of,
-                                           search_result const& seen);
-  // The options that would have helped, with their values.
-  [[nodiscard]] std::string remedies(size_class& of, search_result const& seen);
-  // The end of a claim that gets nothing: throws its failure, if it has one, or pool_exhausted.
-  [[noreturn]] void refuse(claim_request const& asked, size_class& of, search_result const& seen);
-
-  // sizes.cpp
-  [[nodiscard]] std::string label_of(std::size_t size) const;
-  // Of the slots for a claim of so many bytes. Never removed: found without a lock.
-  [[nodiscard]] size_class& size_for(char const* call, std::size_t bytes, stream_ref stream) {
-    return bytes <= smallest.bytes ? smallest : larger_size_for(call, bytes, stream);
-  }
-  [[nodiscard]] size_class& larger_size_for(char const* call, std::size_t bytes, stream_ref stream);
-  template <class Call>
-  void for_each_size(Call call) {
-    for (size_class* each = &smallest; each != nullptr;) {
-      call(*std::exchange(each, each->larger()));
-    }
-  }
-  // Takes room for a slot. False: it is at the limit in bytes, or left to the claim with the turn.
-  [[nodiscard]] bool reserve(size_class const& of, bool has_turn) noexcept;
-  // A slot was destroyed or leaked, or, if not `was_made`, is not made after all.
-  void give_back(size_class const& of, bool was_made = true) noexcept;
-  // Whether room will come by itself: work on free slots ends, slots are being destroyed.
-  void look_for_room(search_result& seen) noexcept;
-  // How many times a slot of that size, or `is_of_all`, has become free, or memory was given back
-  // so far. A search that finds neither a slot, nor room, nor one on its way has missed none if
-  // this is equal before and after it.
-  [[nodiscard]] std::uint64_t moves(size_class& of, bool is_of_all) noexcept;
-  [[nodiscard]] std::size_t slots_of(size_class& of, bool is_of_all) noexcept;  // existing ones
-  std::size_t destroy_done(size_class& of, std::size_t count_max);
-  // In a claim, once in scratch_policy::idle_max: the worker destroys what was free since the time
-  // before. Calls no CUDA function.
-  void retire_unused() noexcept {
-    if (unused_max.count() != 0) [[unlikely]]
-      retire_unused_now();
-  }
-  void retire_unused_now() noexcept;
 
   // lifecycle.cpp
   void bind_group();  // to the pool's device; throws usage_error if it is another's
@@ -341,53 +205,35 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   bool const is_only_device;   // no stream can be of another device
   bool const is_host_ordered;  // all claims are for the host: it writes the resources
   worker_node end_on_worker;
+
+  pool_sizes sizes;
+  kept_bound bound;
+  search_turns turns;
+  std::atomic<std::uint64_t> passes{0};  // relaxed: numbers only need to be unique
+
+  // Streams.
+  deferred_slots deferred;
+  claimer_streams claimers;
+  lease_list leases;
+
+  // Graphs.
+  capture_reuse reuse;
+  std::shared_ptr<kept_sets> const kept = std::make_shared<kept_sets>();  // held_until_closed
+  arena_use in_arena;
+  std::shared_ptr<lease_origin const> const of_leases;  // of a pool in a group
+
+  // Of retire_unused(). Relaxed: numbers and times.
+  std::chrono::nanoseconds const unused_max;  // see scratch_policy::idle_max
+  std::atomic<std::chrono::steady_clock::duration> checked_at;
+  std::atomic<std::uint64_t> releases_seen{0};  // at the last check
+  std::atomic<std::uint64_t> swept_to{0};       // the last release of what is unused
   worker_node sweep_on_worker;
   // Taken by who pushes the node, released by the worker before it sweeps.
   std::atomic<bool> is_sweep_due{false};
-  std::atomic<std::uint64_t> swept_to{0};  // the last release of what is unused. Relaxed: a number
-  capture_reuse reuse;
-  std::shared_ptr<kept_sets> const kept = std::make_shared<kept_sets>();  // held_until_closed
-
-  std::atomic<std::uint64_t> passes{0};  // relaxed: numbers only need to be unique
-  // Releases by the last retire_unused(). Relaxed: a number.
-  std::atomic<std::uint64_t> releases_seen{0};
-  deferred_slots deferred;
-  claimer_streams claimers;
-
-  mutable std::mutex leases_mutex;  // guards it; held across no CUDA call
-  slot_list leases;                 // if options.track_leases
-
-  // Guards the list of sizes, and the closing of the pool against it; held across no CUDA call.
-  std::mutex sizes_mutex;
-  // The last used size above the smallest, by hash. Stored with release under the lock, acquired by
-  // claims without it.
-  std::array<std::atomic<size_class*>, 256> by_size{};
-  size_class smallest;  // the first of the list of all, by size
-
-  std::size_t const bytes_max;                // of all slots
-  std::chrono::nanoseconds const unused_max;  // see scratch_policy::idle_max
-  // When idle slots were last looked for. Relaxed: a time.
-  std::atomic<std::chrono::steady_clock::duration> checked_at;
-
-  // Bytes. Relaxed: what allocates and frees orders the memory.
-  std::atomic<std::size_t> reserved{0};  // for slots, and for those that are being made
-  std::atomic<std::size_t> bytes_peak{0};
-  std::atomic<std::uint64_t> returned{0};
-  std::atomic<std::uint64_t> given_back{0};  // the same, and what was reserved in vain
-  search_turns turns;
-  arena_use in_arena;
-  std::shared_ptr<lease_origin const> const of_leases;  // of a pool in a group
-  double const keep_factor;                             // see scratch_policy; 0 if all is kept
-  use_peak peak;
-  std::atomic<std::size_t> surplus{0};  // of all leases, see slot; relaxed: a measure
 
   // Stamps releases, to find the oldest. Relaxed, in two steps: simultaneous ones may get the same.
   // Written by each release with an event, so in a cache line of its own.
   alignas(64) std::atomic<std::uint64_t> releases{1};
-
-  // A concurrent claim may still succeed; its slot is destroyed later. Stored under sizes_mutex,
-  // read by each claim: a cache line, too. Relaxed: who misses the change sees it the next time.
-  alignas(64) std::atomic<bool> is_closed{false};
 
   // Statistics: relaxed.
   alignas(64) std::atomic<std::uint64_t> grown{0};

@@ -11,6 +11,7 @@
 #include "escrow/detail/slot_pool.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/driver.hpp"
+#include "escrow/internal/ready_event.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -56,5 +57,14 @@ namespace escrow::inline v0_1 {
   capture.status = capture_status::invalidated;
   return cudaSuccess;
 }
+
+// Upper bound of existing streams' ids: CUDA counts up (measured). 0 on failure, which may not
+// repeat. Capture-safe.
+[[nodiscard]] std::uint64_t bound_of_stream_ids(int device) noexcept;
+[[nodiscard]] bool is_destroyed(stream_use const& use) noexcept;  // or has another id
+inline constexpr cudaError_t not_now = cudaErrorNotReady;         // no record fails with that
+// Returns the first failure, or `not_now`: it captures, or cannot be asked on this thread.
+// `is_asked`: this call was given the stream and knows that it does not capture.
+[[nodiscard]] cudaError_t record(stream_use const& use, cached_event& to, bool is_asked) noexcept;
 
 }  // namespace escrow::inline v0_1

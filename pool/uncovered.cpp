@@ -4,11 +4,11 @@
 #include <optional>
 #include <utility>
 
+#include "claim_search.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/driver.hpp"
-#include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -18,10 +18,10 @@ claimed_slot slot_pool::state::claim_uncovered(claimer_stream const& by, stream_
   bool is_covered = false;  // a request was answered
   if (own == nullptr || claimers.has_asked(*own)) [[unlikely]] {
     is_covered = own != nullptr && own->is_uncovered_;
-    for_each_size([&](size_class& each) { is_covered |= cover_all(each, on) && &each == &of; });
+    sizes.for_each([&](size_class& each) { is_covered |= cover_all(each, on) && &each == &of; });
   }
   claimed_slot claimed =
-      own != nullptr ? leased_in_order(*own, asked, on) : claim_slowly(asked, of, on);
+      own != nullptr ? leased_in_order(*own, asked, on) : claim_search(*this, asked, of, on).run();
   if (claimed.what == nullptr) return claimed;
   claimers.note_claim(*claimed.what);
   if (!is_covered) claimed.uncovered_by = &by;  // else its release covers this one, too
@@ -63,7 +63,7 @@ bool slot_pool::state::release_uncovered(claimed_slot& lease) {
   }
   slot* const oldest = of.free.take_uncovered(lease.on.id, &used);
   if (oldest == &used) {
-    track(used);
+    leases.add(used);
     return false;
   }
   lease.what = nullptr;
@@ -162,12 +162,13 @@ claimed_slot claimer_slots::claim(char const* call, source_location where,
       detail::capture_dependencies after;
       capture_info const capture = usable_capture_of(call, on_.handle, &after);
       if (capture.is_active())
-        return in.claim_slowly(asked, *of_, on_, capture, capture_frontier(after));
+        return slot_pool::claim_search(in, asked, *of_, on_, capture, capture_frontier(after))
+            .run();
     }
     learn_id();
     in.record_deferred(on_);
     if (in.kind_of(asked) == claim_kind::for_host) {
-      return in.claim_slowly(asked, *of_, on_);
+      return slot_pool::claim_search(in, asked, *of_, on_).run();
     }
     return in.claim_uncovered(its_ != nullptr ? *its_ : in.claimers.lasting, on_, asked, *of_);
   });

@@ -24,8 +24,8 @@ READING_ORDER = {
     " ready_event graph_query",
     "deleter": "use_clock reclaimable retired_object deleter_options sharing_group launch_order group_lease group_scope reachable_allocator release_queue wakeup deleter_accounts"
     " pending_events reference_set graph_registry recycle_lane object_store deleter_core hold set_reclaim deleter group_leases group_stats worker pass shared_object kernel_argument",
-    "pool": "peers address_range store_place device_store graph_walk released_walk arena arena_layout slot_pool slot lease claimer resource_pool free_lists slots_in_graphs size_class use_peak claimer_streams capture_reuse stream_use deferred_slots search pool_list slot_pool_state claim kept_memory at_limit refuse uses release deferred"
-    " uncovered captured device_memory arena_claims scratch_pool sizes lifecycle describe memory_report memory_report_text stream_allocator",
+    "pool": "peers address_range store_place device_store graph_walk released_walk arena arena_layout slot_pool slot lease claimer resource_pool search device_memory free_lists slots_in_graphs size_class scratch_pool kept_bound lease_list claimer_streams capture_reuse stream_use deferred_slots pool_sizes pool_list slot_pool_state claim_search claim kept_memory at_limit refuse uses lease_end release deferred"
+    " uncovered captured arena_claims lifecycle describe memory_report memory_report_text stream_allocator",
     "graph": "graph_core graph_tree kept_leases graph_survey holding group_run graph hoist graph_exec exec_state graph_shape"
     " exec_set stream_launcher",
     "nodes": "bound_arguments launch node_kind node_kinds build",

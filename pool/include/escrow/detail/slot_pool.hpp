@@ -226,6 +226,9 @@ class ESCROW_API slot_pool {
   friend struct graph_hold;
   friend struct slot;
   struct state;
+  struct claim_search;
+  struct lease_end;
+  struct lease_use;
 
   slot_pool(pool_options const& options, make_function make, scratch_policy const* policy);
   ~slot_pool();

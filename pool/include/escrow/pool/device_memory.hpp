@@ -18,8 +18,9 @@ namespace escrow::inline v0_1 {
 
 // As cudaMalloc, for memory of the current device that device_free() frees beside running work. It
 // is usable on every stream at once, and by each device that can, without
-// cudaDeviceEnablePeerAccess; not by cudaIpcGetMemHandle. Any thread. Capture-safe. Source:
-// cudaMallocFromPoolAsync.
+// cudaDeviceEnablePeerAccess; not by cudaIpcGetMemHandle. Memory for one device alone comes from
+// memory_source::from() with a pool that no other device has access to. Any thread. Capture-safe.
+// Source: cudaMallocFromPoolAsync.
 [[nodiscard]] ESCROW_API cudaError_t device_malloc(void** address, std::size_t bytes) noexcept;
 
 // As cudaFree, also of other memory. cudaFree waits for all work of the device, and keeps every

@@ -1,0 +1,63 @@
+// What is known of streams, and records on them that may have to wait.
+#include "stream_use.hpp"
+
+#include <atomic>
+#include <exception>
+#include <optional>
+
+#include "escrow/internal/own_stream.hpp"
+#include "escrow/internal/ready_event.hpp"
+
+namespace escrow::inline v0_1 {
+
+std::uint64_t thread_of(cudaStream_t stream) noexcept {
+  if (stream != cudaStreamPerThread) [[likely]]
+    return 0;
+  static std::atomic<std::uint64_t> last{0};  // relaxed: only needs to be unique
+  thread_local std::uint64_t const number = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  return number;
+}
+
+std::uint64_t bound_of_stream_ids(int device) noexcept {
+  unsigned long long id = 0;
+  for (int tries_left = 3; id == 0 && tries_left != 0; --tries_left) {
+    try {
+      device_scope const current(device);
+      own_stream const made;
+      if (!succeeded(detail::query_stream_id(made.get(), id))) id = 0;
+    } catch (std::exception const&) {  // tries again
+    }
+  }
+  return id;
+}
+
+bool is_destroyed(stream_use const& use) noexcept {
+  unsigned long long id = 0;
+  cudaError_t const status = detail::query_stream_id(use.handle, id);
+  return succeeded(status) ? use.id != 0 && id != use.id : status == cudaErrorInvalidResourceHandle;
+}
+
+cudaError_t record(stream_use const& use, cached_event& to, bool is_asked) noexcept {
+  if (!is_asked && (is_other_thread(use) || is_reclaiming())) return not_now;
+  try {
+    std::optional<device_scope> current;  // the null stream is that of the current device
+    if (is_ambiguous(use.handle)) current.emplace(use.device);
+    if (!is_asked) {
+      capture_info capture;
+      check(query_recordable(use.handle, capture), "cudaStreamGetCaptureInfo");
+      if (!capture.is_none()) return not_now;
+      // The stream was destroyed, and its handle reused.
+      if (use.id != 0 && stream_id(use.handle) != use.id) return cudaErrorInvalidResourceHandle;
+    }
+    to.make();
+    record_result const result = record_ready(to.recorded, to.device, use.handle);
+    return result.outcome == record_outcome::recorded ? cudaSuccess : result.status;
+  } catch (cuda_error const& error) {
+    // Not permitted: in a CUDA callback.
+    return error.status() == cudaErrorNotPermitted ? not_now : error.status();
+  } catch (std::exception const&) {
+    return cudaErrorMemoryAllocation;
+  }
+}
+
+}  // namespace escrow::inline v0_1
