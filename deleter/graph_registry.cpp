@@ -30,7 +30,7 @@ void graph_registry::disown(cudaGraph_t graph, std::uint64_t id) noexcept {
 }
 
 void graph_registry::add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_t copy,
-                              lease_spans leases) {
+                              lease_spans leases, cudaGraph_t root) {
   std::lock_guard const lock(mutex_);
   entry const* const found = find(original);
   if (found == nullptr || (found->sets.empty() && !found->is_hoisted)) return;
@@ -41,6 +41,11 @@ void graph_registry::add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_
   its.is_hoisted = is_hoisted;
   its.groups.swap(groups);
   its.copied_leases.swap(leases);
+  if (its.is_owned) return;
+  entry const* const whole = find(root);
+  if (whole == nullptr) return;  // of a body, or a graph of plain CUDA
+  its.part_of = whole->is_owned ? root : whole->part_of;
+  if (!is_hidden(copy)) expose_sets(its);
 }
 
 void graph_registry::remove_hoisted(reference_set& set, cudaGraph_t graph) noexcept {

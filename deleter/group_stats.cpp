@@ -13,6 +13,7 @@
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/json.hpp"
 #include "escrow/internal/launch_order.hpp"
+#include "escrow/internal/parked_group.hpp"
 #include "escrow/internal/reference_set.hpp"
 
 namespace escrow::inline v0_1 {
@@ -28,6 +29,7 @@ std::string to_json(sharing_stats const& stats) {
                               {"stream_waits", stats.stream_waits},
                               {"outliving", stats.outliving}});
   text.pop_back();
+  text += std::string(", \"is_parked\": ") + (stats.is_parked ? "true" : "false");
   return text + ", \"unordered\": [" + ids + "]}";
 }
 
@@ -35,8 +37,7 @@ void group_busy::throw_at(source_location where) const {
   detail::throw_again_at(*this, where);
 }
 
-sharing_group::sharing_group(sharing_options options)
-    : order_(std::make_shared<group_order>(std::move(options))) {}
+sharing_group::sharing_group(sharing_options options) : order_(make_group(std::move(options))) {}
 
 // In the library, where a program's ThreadSanitizer does not see the count.
 sharing_group::sharing_group(sharing_group const&) noexcept = default;
@@ -96,6 +97,7 @@ sharing_stats sharing_group::stats() const {
                     .unordered = std::move(members.unordered),
                     .outliving = members.outliving};
   if (auto const its = order_->known_memory()) now.bytes += its->bytes();
+  now.is_parked = order_->is_parked.load(std::memory_order_relaxed);  // a bool
   std::lock_guard const lock(order_->mutex);
   now.launches = order_->launches;
   now.stream_waits = order_->stream_waits;

@@ -81,12 +81,18 @@ void graph_registry::place(ref<reference_set> made, cudaGraph_t graph, std::uint
   }
   try {
     if (keeper != nullptr && keeper->add(*set)) {
+      std::lock_guard const lock(mutex_);
       set->keeper_ = keeper;
     } else {
-      check(cudaUserObjectCreate(&set->object_, set, &drop_graph_reference, 1,
+      cudaUserObject_t object = nullptr;
+      check(cudaUserObjectCreate(&object, set, &drop_graph_reference, 1,
                                  cudaUserObjectNoDestructorSync),
             "cudaUserObjectCreate");
       static_cast<void>(made.release());  // it is the object's
+      {
+        std::lock_guard const lock(mutex_);
+        set->object_ = object;
+      }
       check(cudaGraphRetainUserObject(graph, set->object_, 1, cudaGraphUserObjectMove),
             "cudaGraphRetainUserObject");
     }
@@ -153,7 +159,10 @@ void graph_registry::note(std::uint64_t id, cudaGraph_t graph,
     throw;
   }
   sets.insert(sets.end(), added.begin(), added.end());
-  for (reference_set* const each : added) each->graphs_.push_back(graph);
+  for (reference_set* const each : added) {
+    each->graphs_.push_back(graph);
+    each->is_exposed_ |= found->second.is_exposed;
+  }
 }
 
 void graph_registry::clear(entries::iterator dead) noexcept {
@@ -163,6 +172,8 @@ void graph_registry::clear(entries::iterator dead) noexcept {
   dead->second.leases.clear();
   dead->second.copied_leases.clear();
   dead->second.is_hoisted = false;
+  dead->second.is_exposed = false;
+  dead->second.part_of = nullptr;
 }
 
 void graph_registry::erase_if_unused(entries::iterator found) noexcept {

@@ -111,6 +111,9 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
   row_ = row_of(source.get());
   if (after == references::stay_off) off.keep_off(source.core());
   graph_registry::global().note_ordered(now_.held);
+  if ((options.flags & cudaGraphInstantiateFlagDeviceLaunch) != 0) {
+    graph_registry::global().note_device_launches(now_.held);
+  }
   // Relaxed, as the other: a number.
   graph_registry::global().execs.fetch_add(1, std::memory_order_relaxed);
 }
@@ -214,6 +217,8 @@ void graph_exec::state::give_up_due_end(std::exception const& why) noexcept {
 // more, and for good if the exec is destroyed before (measured, CUDA 13.0, H100).
 void graph_exec::state::upload(stream_ref stream) {
   if (row_ != nullptr) return;
+  group_pins pins;
+  now_.pin("graph_exec::upload", pins);
   if (is_conditional_ && last_upload_ == nullptr) {
     last_upload_ = std::make_unique<launch_end>(current_device());
   }
@@ -262,6 +267,8 @@ void graph_exec::state::update(graph_ref source, std::vector<cudaGraph_t> const&
 }
 
 void graph_exec::state::switch_to(cudaGraph_t source, holding& its) {
+  group_pins pins;
+  its.pin("exec_set::launch", pins);
   relaxed_capture_scope const relaxed;
   require_updated(updated(exec(), source, fit::known), "exec_set::launch",
                   "do not change a graph after adding it");
@@ -271,6 +278,8 @@ void graph_exec::state::switch_to(cudaGraph_t source, holding& its) {
 void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
                             retired_object::loan payload) {
   require_known_end("set");
+  group_pins pins;
+  now_.pin("set", pins);
   relaxed_capture_scope const relaxed;
   auto const change = [&] {
     check(cudaGraphExecNodeSetParams(exec(), node, &params), "cudaGraphExecNodeSetParams");

@@ -51,7 +51,9 @@ graph::graph(deleter& its, source_location where) : graph(where) {
 
 graph::graph(cudaGraph_t native, std::uint64_t id, source_location where)
     : graph(detail::called_at(creating, where, [&] {
-        return std::make_shared<graph_core>(owned<cudaGraph_t>(native), id);
+        auto its = std::make_shared<graph_core>(owned<cudaGraph_t>(native), id);
+        its->note_exposed();  // others had the handle
+        return its;
       })) {}
 
 graph::graph(graph&& other) noexcept = default;
@@ -92,7 +94,7 @@ graph graph::clone(source_location where) const {
       check(cudaGraphClone(&made, core.native()), "cudaGraphClone");
     }
     graph copy(std::make_shared<graph_core>(owned<cudaGraph_t>(made)));
-    note_copies(survey, core.native(), made);
+    note_copies(survey, core.native(), made, made);
     copy.shared_->copy_payloads(core);
     return copy;
   });
@@ -112,7 +114,7 @@ cudaGraphNode_t graph::embed(char const* call, graph_core* child, cudaGraph_t in
   try {
     cudaGraph_t copy = nullptr;
     check(cudaGraphChildGraphNodeGetGraph(node, &copy), "cudaGraphChildGraphNodeGetGraph");
-    note_copies(survey, core.native(), copy);
+    note_copies(survey, core.native(), copy, in);
   } catch (...) {
     cudaError_t const status = retry_cleanup_relaxed([node] {
       graph_lifetime_lock const turn;
@@ -236,7 +238,8 @@ graph capture_scope::end(source_location where) {
                        advice_for_end(status));
     }
     is_open_ = false;
-    graph made(captured, captured_.id, where);
+    auto core = std::make_shared<graph_core>(owned<cudaGraph_t>(captured), captured_.id);
+    graph made(std::move(core));
     graph_registry::global().report_outliving(captured_.id, captured);
     return made;
   });

@@ -12,6 +12,7 @@
 #include "escrow/detail/cuda12.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/graph_query.hpp"
+#include "escrow/internal/parked_group.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_1 {
@@ -178,6 +179,7 @@ cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const>
       check(cudaGraphAddKernelNode(&made, in, after.data(), after.size(), &its),
             "cudaGraphAddKernelNode");
     } else {
+      refuse_parked_groups("add", in);  // CUDA looks at the addresses of copies and fills
       check(cudaGraphAddNode(&made, in, after.data(), nullptr, after.size(), &params),
             "cudaGraphAddNode");
     }
@@ -190,6 +192,7 @@ cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const>
 
 void graph_core::set(cudaGraphNode_t changed, cudaGraphNodeParams& params,
                      retired_object::loan payload) {
+  refuse_parked_groups("set", native());
   auto const call = [&] {
     check(cudaGraphNodeSetParams(changed, &params), "cudaGraphNodeSetParams");
     return changed;
@@ -227,11 +230,25 @@ void graph_core::seal() {
 
 cudaGraph_t graph_core::expose() {
   if (is_changed_) seal();
+  note_exposed();
   return native();
+}
+
+void graph_core::note_exposed() noexcept {
+  if (!std::exchange(is_exposed_, true)) graph_registry::global().expose(native());
+}
+
+void graph_core::refuse_parked_groups(char const* call, cudaGraph_t in) const {
+  if (!is_any_parked()) return;
+  group_pins pins;
+  for (cudaGraph_t const each : {native(), in}) {
+    for (auto const& group : graph_registry::global().groups_of(each)) pins.add(call, group);
+  }
 }
 
 cudaGraph_t graph_core::detach() {
   seal();
+  note_exposed();
   graph_registry& registry = graph_registry::global();
   // The handle alone no longer identifies the graph.
   auto [id, is_owned, is_used] = registry.known(native());

@@ -62,6 +62,7 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   // Takes off the graph what no node keeps any more. Throws cuda_error, std::bad_alloc.
   void seal();
   [[nodiscard]] cudaGraph_t expose();  // for external use; throws as seal()
+  void note_exposed() noexcept;        // others have the handle: see graph_registry::expose()
   // Transfers the handle to the caller. Throws as seal(), and nothing has changed then.
   [[nodiscard]] cudaGraph_t detach();
   void forget_payloads() noexcept;  // after hoisting: keeps nothing more
@@ -91,6 +92,8 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
 
   void place(std::span<retired_object* const> owners);  // puts their set on the graph
   void take_off(reference_set& set) noexcept;
+  // Throws usage_error, naming `call`, if a sharing group of the graph, or of `in`, is parked.
+  void refuse_parked_groups(char const* call, cudaGraph_t in) const;
   void forget_hoisted() noexcept;
   void forget_unused();
   // Calls `call`, which returns a node, and then notes what that keeps; null: nothing any more.
@@ -102,6 +105,7 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   int device_ = current_device();
   // In the order of changes: the last of a node counts. Not a map, which allocates for each node.
   std::vector<kept_owner> payloads_;
+  bool is_exposed_ = false;
   bool is_changed_ = false;  // nodes were changed or destroyed since seal()
   reference_sets placed_;    // on the graph, with all payloads
   std::shared_ptr<launch_order> order_ = std::make_shared<launch_order>();

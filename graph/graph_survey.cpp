@@ -99,6 +99,7 @@ graph_survey survey_of(char const* call, cudaGraph_t root, graph_core* core,
   graph_survey found;
   std::vector<group_set> parts{survey_tree(call, root, found)};
   for (cudaGraph_t const body : all_bodies) parts.push_back(survey_tree(call, body, found));
+  for (group_set const& part : parts) found.groups.insert(part.begin(), part.end());
   // A body may run whenever others do.
   group_order const* const shared = shared_group(parts);
   if (shared != nullptr) note_concurrent(found, "a conditional node's body and a part", *shared);
@@ -109,13 +110,15 @@ graph_survey survey_of(char const* call, cudaGraph_t root, graph_core* core,
 
 graph_survey survey_for_copy(char const* call, graph_core& original) {
   graph_survey survey = survey_of(call, original.native(), &original, {});
+  for (auto const& group : survey.groups) survey.pins.add(call, group);
   for (cudaGraph_t const each : survey.known) {
     static_cast<void>(graph_registry::global().seal(each));
   }
   return survey;
 }
 
-void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_t copy) {
+void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_t copy,
+                 cudaGraph_t root) {
   if (originals.known.empty()) return;
   graph_registry& registry = graph_registry::global();
   std::vector<cudaGraph_t> const from = graphs_of(original);
@@ -125,12 +128,13 @@ void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_
     bool const is_owned = registry.known(to[i]).is_owned;
     std::uint64_t const id = is_owned ? 0 : graph_id_of(to[i]).value_or(0);
     if (!is_owned && id == 0) continue;
-    registry.add_copy(from[i], id, to[i], copied_leases(from[i], to[i]));
+    registry.add_copy(from[i], id, to[i], copied_leases(from[i], to[i]), root);
   }
 }
 
 hoist_scope::hoist_scope(char const* call, graph_survey const& survey) : hoist_scope() {
   if (!survey.problem.empty()) throw usage_error(call, survey.problem, survey.advice);
+  for (auto const& group : survey.groups) pins_.add(call, group);
   std::set<reference_set*> all;
   for (cudaGraph_t const graph : survey.known) {
     for (reference_set* const each : graph_registry::global().seal(graph)) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "escrow/internal/parked_group.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "graph_core.hpp"
 
@@ -25,6 +26,8 @@ struct graph_survey {
   // run concurrently, or one runs while a lease of another covers the same slot.
   std::string problem;
   std::string advice;
+  graph_registry::group_set groups;  // of all
+  group_pins pins;                   // of a copy: they are not parked meanwhile
 };
 
 // Walks `root`, its child graphs, and `bodies`. `core`: that of Escrow's graph, which it seals;
@@ -33,7 +36,8 @@ struct graph_survey {
 [[nodiscard]] graph_survey survey_of(char const* call, cudaGraph_t root, graph_core* core,
                                      std::span<cudaGraph_t const> bodies);
 
-// The same before a copy: also seals the sets, since the copy must not get later additions.
+// The same before a copy: also seals the sets, since the copy must not get later additions. Throws
+// usage_error if a sharing group of it is parked.
 [[nodiscard]] graph_survey survey_for_copy(char const* call, graph_core& original);
 
 // What others inherit of a graph, and each of its child graphs. note_copies() does it for copies,
@@ -49,14 +53,16 @@ struct graph_survey {
 // surveyed beside its graph, for which all of its own is taken. A graph that is detached, or given
 // to a `graph` by its handle, keeps everything.
 
-// Registers what copies inherit. What is captured or added later is the original's or the copy's
-// alone. An unregistered copy still keeps what it holds. Throws cuda_error, std::bad_alloc: some
-// copies are registered then.
-void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_t copy);
+// Registers what copies inherit. `root`: what the copy becomes a part of, or itself. What is
+// captured or added later is the original's or the copy's alone. An unregistered copy still keeps
+// what it holds. Throws cuda_error, std::bad_alloc: some copies are registered then.
+void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_t copy,
+                 cudaGraph_t root);
 
 // During this scope, the survey's graphs have no reference sets, and these are sealed. If the
-// constructor throws (cuda_error, std::bad_alloc, usage_error if the survey found a problem), all
-// are restored. Needs exclusive use of them.
+// constructor throws (cuda_error, std::bad_alloc, usage_error if the survey found a problem or a
+// sharing group is parked), all are restored. No such group is parked meanwhile. Needs exclusive
+// use of them.
 class hoist_scope {
  public:
   hoist_scope(char const* call, graph_survey const& survey);
@@ -75,6 +81,7 @@ class hoist_scope {
   // Delegated to, so that the destructor restores what a throwing constructor removed.
   hoist_scope() = default;
 
+  group_pins pins_;
   std::vector<taken> placed_;
   std::size_t off_ = 0;  // the first `off_` of them are off
   reference_sets sets_;

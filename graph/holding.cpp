@@ -19,9 +19,9 @@ namespace {
       busy.group == nullptr
           ? " thread is inside hoisted::launch() of a graph that shares something with this one"
           : " thread is inside hoisted::launch() of a graph of group \"" +
-                busy.group->options.label + "\", or inside its run()";
-  if (is_own) throw usage_error(call, "this" + where, "launch after that call has returned");
-  throw group_busy(std::string(call) + ": another" + where + "; launch later");
+                busy.group->options.label + "\", or inside its run(), park() or unpark()";
+  if (is_own) throw usage_error(call, "this" + where, "call it after that has returned");
+  throw group_busy(std::string(call) + ": another" + where + "; call it later");
 }
 
 }  // namespace
@@ -71,6 +71,13 @@ holding::holding(std::shared_ptr<launch_order> order)
     : end(std::make_shared<launch_end>(current_device())) {
   orders_.push_back(std::move(order));
   orders_.front()->execs.fetch_add(1, std::memory_order_relaxed);
+}
+
+holding holding::turn_of(std::shared_ptr<launch_order> order) {
+  holding its;
+  its.orders_.push_back(std::move(order));
+  its.orders_.front()->execs.fetch_add(1, std::memory_order_relaxed);
+  return its;
 }
 
 holding::~holding() {
@@ -178,12 +185,25 @@ void holding::enter() noexcept {
   for (auto const& each : orders_) each->entered = std::this_thread::get_id();
 }
 
-void holding::leave(char const* call, stream_ref stream, std::uint64_t id) {
-  launch_lock const lock(*this);
+void holding::end_turn() noexcept {
   for (auto const& each : orders_) {
     each->entered = {};
     each->left.notify_all();
   }
+}
+
+void holding::step_out() noexcept {
+  launch_lock const lock(*this);
+  end_turn();
+}
+
+void holding::pin(char const* call, group_pins& pins) const {
+  for (auto const& each : orders_) pins.add(call, each);
+}
+
+void holding::leave(char const* call, stream_ref stream, std::uint64_t id) {
+  launch_lock const lock(*this);
+  end_turn();
   capture_info info;
   auto const ask = [&] { return detail::query_capture(stream.get(), info, nullptr); };
   cudaError_t const status = retry_cleanup(ask);
@@ -195,8 +215,23 @@ void holding::leave(char const* call, stream_ref stream, std::uint64_t id) {
                     "end a capture where it was begun, and launch on `stream` again");
 }
 
-launch_lock::launch_lock(char const* call, holding const& its, std::chrono::nanoseconds wait_max)
+launch_lock::launch_lock(char const* call, holding const& its, std::chrono::nanoseconds wait_max,
+                         parked groups)
     : orders_(its.orders_) {
+  lock_in_turn(call, wait_max);
+  if (groups == parked::allowed) return;
+  for (auto const& each : orders_) {
+    // Relaxed: it changes by the thread in `entered`, which there is none of now.
+    if (each->group == nullptr || !each->group->is_parked.load(std::memory_order_relaxed))
+        [[likely]]
+      continue;
+    std::shared_ptr<launch_order> const its_order = each;
+    unlock();
+    refuse_parked(call, *its_order->group);
+  }
+}
+
+void launch_lock::lock_in_turn(char const* call, std::chrono::nanoseconds wait_max) {
   std::thread::id const no_thread;
   auto const find_busy = [&] {
     return std::ranges::find_if(orders_,

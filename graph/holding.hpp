@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "escrow/core/stream.hpp"
+#include "escrow/internal/parked_group.hpp"
 #include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/reference_set.hpp"
 
@@ -28,6 +29,8 @@ class holding {
   // Of what is to be launched. Throws cuda_error, std::bad_alloc.
   explicit holding(reference_sets const& sets);
   explicit holding(std::shared_ptr<launch_order> order);
+  // For enter() and step_out() alone. Throws std::bad_alloc.
+  [[nodiscard]] static holding turn_of(std::shared_ptr<launch_order> order);
   holding(holding&& other) noexcept = default;
   holding& operator=(holding other) noexcept {
     held.swap(other.held);
@@ -65,7 +68,12 @@ class holding {
   // the stream with that id, without the lock. It throws cuda_error if the end is not known, and
   // usage_error if the stream captures.
   void enter() noexcept;
+  void step_out() noexcept;  // the end of a turn that launched nothing; takes a launch_lock
   void leave(char const* call, stream_ref stream, std::uint64_t id);
+
+  // For a call that lets CUDA see what is held: throws usage_error, naming `call`, if a sharing
+  // group of it is parked, and keeps it unparked while `pins` lives. No launch_lock is needed.
+  void pin(char const* call, group_pins& pins) const;
 
   // Whether nothing is written: then nothing orders the launches.
   [[nodiscard]] bool is_only_read() const noexcept { return orders_.empty(); }
@@ -75,6 +83,7 @@ class holding {
 
   [[nodiscard]] bool is_shared() const noexcept;  // with other execs, or in a sharing group
   void become_last() noexcept;
+  void end_turn() noexcept;
 
   std::vector<std::shared_ptr<launch_order>> orders_;  // each once, in address order
 };
@@ -82,16 +91,20 @@ class holding {
 // Serializes launches of execs that may write the same resources: locks their orders.
 class launch_lock {
  public:
+  // Whether one of them may be a parked group's.
+  enum class parked : std::uint8_t { refused, allowed };
   // Throws group_busy if another thread entered one of them and does not leave within `wait_max`;
-  // usage_error if this thread did.
+  // usage_error if this thread did, and for a group that is parked.
   launch_lock(char const* call, holding const& its,
-              std::chrono::nanoseconds wait_max = std::chrono::seconds(10));
+              std::chrono::nanoseconds wait_max = std::chrono::seconds(10),
+              parked groups = parked::refused);
   // Also while one is entered.
   explicit launch_lock(holding const& its) noexcept : orders_(its.orders_) { lock(); }
   launch_lock(launch_lock&&) = delete;
   ~launch_lock() { unlock(); }
 
  private:
+  void lock_in_turn(char const* call, std::chrono::nanoseconds wait_max);
   void lock() noexcept;
   void unlock() noexcept;
 

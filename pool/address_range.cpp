@@ -43,13 +43,19 @@ range_functions const& driver() {
   return found;
 }
 
-// Cleanup is tried three times.
+// Cleanup is tried three times. Returns the last answer.
+template <class Call>
+CUresult tried(Call call) noexcept {
+  CUresult answer = CUDA_SUCCESS;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    answer = call();
+    if (answer == CUDA_SUCCESS) break;
+  }
+  return answer;
+}
 template <class Call>
 bool is_cleaned_up(Call call) noexcept {
-  for (int attempt = 0; attempt < 3; ++attempt) {
-    if (call() == CUDA_SUCCESS) return true;
-  }
-  return false;
+  return tried(call) == CUDA_SUCCESS;
 }
 
 CUmemAllocationProp properties_of(int device) {
@@ -161,12 +167,84 @@ std::size_t address_range::unmap_behind(std::size_t bytes) noexcept {
 
 bool address_range::end_last() noexcept {
   piece const& last = pieces_.back();
-  auto const unmap = [&] { return driver().unmap(begin_ + last.begin, last.end - last.begin); };
-  if (!is_cleaned_up(unmap)) return false;
+  failure why;
+  if (last.is_mapped && !unmap(last, why)) return false;
   // Not released, it stays taken until the process ends.
   static_cast<void>(is_cleaned_up([&] { return driver().release(last.handle); }));
   pieces_.pop_back();
   return true;
+}
+
+bool address_range::unmap(piece const& mapped, failure& why) const noexcept {
+  CUdeviceptr const at = begin_ + mapped.begin;
+  why = {tried([&] { return driver().unmap(at, mapped.end - mapped.begin); }), "cuMemUnmap"};
+  return why.status == CUDA_SUCCESS;
+}
+
+std::size_t address_range::unmap_all() {
+  // All memory is kept until everything is unmapped: it can be mapped again.
+  for (piece& each : pieces_) {
+    failure why;
+    each.is_mapped = each.is_mapped && !unmap(each, why);
+    if (!each.is_mapped) continue;
+    static_cast<void>(map_pieces());
+    throw cuda_error(static_cast<cudaError_t>(why.status), why.call);
+  }
+  std::size_t given_back = 0;
+  for (; !pieces_.empty(); pieces_.pop_back()) {
+    piece const& last = pieces_.back();
+    // Not released, it stays taken until the process ends.
+    if (is_cleaned_up([&] { return driver().release(last.handle); })) {
+      given_back += last.end - last.begin;
+    }
+  }
+  return given_back;
+}
+
+bool address_range::is_whole() const noexcept {
+  return std::ranges::all_of(pieces_, &piece::is_mapped);
+}
+
+std::size_t address_range::held() const noexcept {
+  std::size_t sum = 0;
+  for (piece const& each : pieces_) sum += each.end - each.begin;
+  return sum;
+}
+
+address_range::failure address_range::map_pieces() noexcept {
+  std::vector<CUmemAccessDesc> users;
+  try {
+    users = users_of(device_);
+  } catch (std::exception const&) {
+    return {cudaErrorMemoryAllocation, "cuMemSetAccess"};
+  }
+  for (piece& each : pieces_) {
+    if (each.is_mapped) continue;
+    CUdeviceptr const at = begin_ + each.begin;
+    std::size_t const bytes = each.end - each.begin;
+    CUresult answer = tried([&] { return driver().map(at, bytes, 0, each.handle, 0); });
+    if (answer != CUDA_SUCCESS) return {answer, "cuMemMap"};
+    answer = tried([&] { return driver().set_access(at, bytes, users.data(), users.size()); });
+    if (answer != CUDA_SUCCESS) {
+      failure ignored;
+      static_cast<void>(unmap(each, ignored));
+      return {answer, "cuMemSetAccess"};
+    }
+    each.is_mapped = true;
+  }
+  return {};
+}
+
+void address_range::map_again(std::size_t bytes) {
+  if (!pieces_.empty()) {
+    failure const why = map_pieces();
+    return check_driver(why.status, why.call);
+  }
+  if (bytes == 0) return;
+  pieces_.reserve(1);
+  piece made{.begin = 0, .end = rounded_up(bytes, step_)};
+  make(made);
+  pieces_.push_back(made);
 }
 
 }  // namespace escrow::inline v0_1

@@ -40,13 +40,32 @@ class ESCROW_LOCAL address_range {
   // Unmaps what is behind, a piece at a time; what cannot be unmapped stays. Returns the bytes.
   std::size_t unmap_behind(std::size_t bytes) noexcept;
 
+  // Parking: unmaps everything and gives it back; returns the bytes. Throws cuda_error: then
+  // is_whole() tells whether all is mapped as before. Else it is not given back, and map_again()
+  // may be tried.
+  std::size_t unmap_all();
+  [[nodiscard]] bool is_whole() const noexcept;
+  // What the device lacks for it, mapped or not.
+  [[nodiscard]] std::size_t held() const noexcept;
+  // After unmap_all(): so many bytes in one piece, or what it did not give back. Throws
+  // cuda_error, std::bad_alloc.
+  void map_again(std::size_t bytes);
+
  private:
   struct piece {
     unsigned long long handle = 0;
     std::size_t begin = 0;
     std::size_t end = 0;
+    bool is_mapped = true;
   };
   void make(piece& made);
+  // Nothing, or the driver's error, and what it is of: what is not mapped is.
+  struct failure {
+    int status = 0;
+    char const* call = nullptr;
+  };
+  [[nodiscard]] failure map_pieces() noexcept;
+  [[nodiscard]] bool unmap(piece const& mapped, failure& why) const noexcept;
   [[nodiscard]] bool end_last() noexcept;
 
   int const device_;

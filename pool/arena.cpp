@@ -49,7 +49,7 @@ arena::claimed arena::claim_last(request const& asked, capture_frontier const& f
   claimed got;
   std::lock_guard const lock(mutex_);
   auto const found = graphs_.find(asked.graph);
-  if (found == graphs_.end()) return got;
+  if (found == graphs_.end() || is_closed_) return got;
   layout& in = found->second;
   make_room(in);
   for (released_range& each : in.released) {
@@ -63,6 +63,7 @@ arena::claimed arena::claim_last(request const& asked, capture_frontier const& f
     in.released.pop_back();
     remove_idle(in, *place);
     place->has_range = false;
+    place->where = asked.where;
     mark_taken(*place);
     break;
   }
@@ -87,6 +88,7 @@ arena::claimed arena::claim_best(request const& asked, capture_frontier const& f
     }
     {
       std::lock_guard const lock(mutex_);
+      if (is_closed_) return {};
       layout none;
       none.behind = behind;
       auto const known = graphs_.find(asked.graph);
@@ -175,6 +177,7 @@ std::size_t arena::trim() noexcept {
   std::size_t keep = 0;
   {
     std::lock_guard const lock(mutex_);
+    if (is_closed_) return 0;
     keep = range_.mapped_for(extent());
     mapped_.store(std::min(bytes(), keep), std::memory_order_relaxed);
   }

@@ -10,12 +10,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "address_range.hpp"
 #include "escrow/detail/made_once.hpp"
 #include "escrow/internal/group_lease.hpp"
+#include "escrow/pool/device_memory.hpp"
 #include "graph_walk.hpp"
 #include "released_walk.hpp"
 
@@ -40,9 +42,10 @@ struct arena_place {
 
   std::size_t begin;
   std::size_t end;
-  std::uint64_t graph;   // the id of its capture, or the scope's number
-  size_class const* of;  // of the slot
-  slot* held = nullptr;  // null until it is made
+  std::uint64_t graph;         // the id of its capture, or the scope's number
+  size_class const* of;        // of the slot
+  source_location where = {};  // of the last claim
+  slot* held = nullptr;        // null until it is made
   state its_state = state::taken;
   bool has_range = false;          // idle: no claim has used any of its memory since
   std::atomic<std::size_t> reach;  // the largest end that it ever had. Relaxed: a number
@@ -72,8 +75,10 @@ class ESCROW_LOCAL arena final : public group_memory {
     std::uint64_t graph;
     cudaGraph_t handle;
     size_class const* of;
+    source_location where = {};
   };
-  // What a claim got. Its work comes after `after`, the users before in that graph.
+  // What a claim got, no place if the arena is closed. Its work comes after `after`, the users
+  // before in that graph.
   struct claimed {
     arena_place* place = nullptr;
     graph_nodes after = {};
@@ -109,6 +114,14 @@ class ESCROW_LOCAL arena final : public group_memory {
   }
   void end_scope(std::uint64_t number) noexcept override;  // arena_claims.cpp
 
+  // arena_parking.cpp
+  void close(char const* call) override;
+  void reopen() noexcept override;
+  std::size_t park(bool keep_contents) override;
+  [[nodiscard]] bool is_whole() const noexcept override { return range_.is_whole(); }
+  std::size_t unpark() override;
+  std::size_t trim_pools() noexcept override;
+
   // For reports: calls with each place, under the lock: `look` takes none.
   template <class Look>
   void for_each_place(Look look) {
@@ -118,7 +131,11 @@ class ESCROW_LOCAL arena final : public group_memory {
     }
   }
 
-  arena(group_order const& group, int device) : group_(group), range_(device) {}
+  arena(group_order const& group, int device)
+      : group_(group),
+        device_(device),
+        range_(device),  // Relaxed: under the group's memory_mutex.
+        is_closed_(group.is_parked.load(std::memory_order_relaxed)) {}
 
  private:
   // A range that a lease of the graph has used, until a later claim covers it.
@@ -186,13 +203,20 @@ class ESCROW_LOCAL arena final : public group_memory {
   [[nodiscard]] std::size_t extent() const noexcept;  // of all graphs
 
   group_order const& group_;  // only compared
-  std::mutex mapping_;        // guards the range; held across the calls that map
+  int const device_;
+  std::mutex mapping_;  // guards the range; held across the calls that map
   address_range range_;
   std::atomic<std::size_t> mapped_{0};  // relaxed: under one of the locks, or a number
 
   std::mutex mutex_;  // guards all below; taken with or without mapping_
   std::map<std::uint64_t, layout> graphs_;
   std::vector<arena_place*> taken_;  // of all graphs; they do not overlap, and are in order
+  bool is_closed_;                   // parked, or about to be: nothing is claimed
+
+  // Of the thread that parks, which has the group's turn.
+  std::size_t parked_ = 0;                     // bytes that unpark() maps
+  std::size_t saved_ = 0;                      // of them, that were kept
+  std::optional<device_block> contents_ = {};  // pinned host memory, kept for the next time
 };
 
 // A pool's use of its group's arena, which is asked for once.

@@ -13,6 +13,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/launch_order.hpp"
+#include "escrow/internal/parked_group.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "escrow/pool/device_memory.hpp"
 
@@ -21,13 +22,18 @@ namespace escrow::inline v0_1 {
 namespace {
 
 arena::request request_for(std::size_t bytes, size_class const& of, std::uint64_t graph,
-                           cudaGraph_t handle) {
+                           cudaGraph_t handle, source_location where) {
   constexpr std::size_t alignment = 256;
   bytes = std::max<std::size_t>(bytes, 1);
   return {.bytes = (bytes + alignment - 1) / alignment * alignment,
           .graph = graph,
           .handle = handle,
-          .of = &of};
+          .of = &of,
+          .where = where};
+}
+
+void require_unparked(char const* call, arena::claimed const& got, pool_options const& its) {
+  if (got.place == nullptr) refuse_parked(call, *its.group->order());
 }
 
 }  // namespace
@@ -52,7 +58,9 @@ slot* slot_pool::claim_search::take_in_arena() {
     seen.failure = nullptr;
   }
   arena& its = in.in_arena.its();
-  arena::claimed got = its.claim(request_for(asked.bytes, of, capture.id, capture.graph), frontier);
+  arena::claimed got =
+      its.claim(request_for(asked.bytes, of, capture.id, capture.graph, asked.where), frontier);
+  require_unparked(asked.call, got, in.options);
   slot* found = slot_at(got);
   if (found == nullptr) return nullptr;
   if (!found->may_be_in_graphs_) {
@@ -140,8 +148,9 @@ claimed_slot slot_pool::claim_search::run_in(group_scope& scope) {
   in.require_device(asked.call, asked.stream, capture);
   slot* found = nullptr;
   for (bool is_last = false; found == nullptr; is_last = true) {
-    arena::claimed const got =
-        in.in_arena.its().claim(request_for(asked.bytes, of, scope.number, nullptr), {});
+    arena::claimed const got = in.in_arena.its().claim(
+        request_for(asked.bytes, of, scope.number, nullptr, asked.where), {});
+    require_unparked(asked.call, got, in.options);
     found = slot_at(got);
     if (found != nullptr) break;
     in.require_open(asked.call, of, asked.stream);

@@ -115,6 +115,7 @@ arena_place& arena::place_at(layout& in, request const& asked, std::size_t begin
   }
   found->begin = begin;
   found->end = end;
+  found->where = asked.where;
   // Relaxed: a number.
   std::size_t const reach = found->reach.load(std::memory_order_relaxed);
   found->reach.store(std::max(reach, end), std::memory_order_relaxed);
@@ -134,6 +135,7 @@ arena_place& arena::renew(arena_place& place) {
   make_room(in);
   arena_place& made = in.places.emplace_back(place.begin, place.end, place.graph, place.of);
   made.self = std::prev(in.places.end());
+  made.where = place.where;
   place.its_state = arena_place::state::gone;
   untake(place);
   mark_taken(made);

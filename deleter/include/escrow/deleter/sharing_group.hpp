@@ -62,13 +62,14 @@ struct sharing_stats {
   // Leases that live although the capture that claimed them has ended, as escrow::capture() or a
   // later use of the graph told: a launch of another graph may overwrite what they cover.
   std::size_t outliving = 0;
+  bool is_parked = false;
 };
 
 // The same as a JSON object on one line, with the names of the members.
 [[nodiscard]] ESCROW_API std::string to_json(sharing_stats const& stats);
 
-// A launch could not begin in time: another thread is inside hoisted::launch() of a graph that
-// shares something with this one, or inside sharing_group::run().
+// A launch, or sharing_group::park(), could not begin in time: another thread is inside
+// hoisted::launch() of a graph that shares something with this one, or inside sharing_group::run().
 class ESCROW_API group_busy : public std::runtime_error, public located_error {
  public:
   using std::runtime_error::runtime_error;
@@ -77,6 +78,15 @@ class ESCROW_API group_busy : public std::runtime_error, public located_error {
       : std::runtime_error(detail::text_at(where, failed.what())), located_error(where) {}
 
   [[noreturn]] void throw_at(source_location where) const override;
+};
+
+// How sharing_group::park() parks.
+struct park_options {
+  // True: what is in the arena is copied to pinned host memory, and back by unpark(). False: it is
+  // undefined then, as scratch is between launches.
+  bool keep_contents = false;
+  // How long the host may wait for the group's turn, and then for its last launch.
+  std::chrono::nanoseconds wait_max = std::chrono::seconds(10);
 };
 
 // What: lets the graphs of one or several pools use the same memory, one graph after another:
@@ -123,6 +133,29 @@ class ESCROW_API sharing_group {
         wait_max, where);
   }
 
+  // Gives the arena's memory back to the device until unpark(), and what its pools of
+  // memory_source::device() have idle; the addresses stay, and graphs and execs as they are. Takes
+  // the group's turn as run() does, and waits for its last launch; other work that uses what is in
+  // the arena must be over. Returns the bytes. With keep_contents, the host memory is kept for the
+  // next time, until the arena ends.
+  //   Until unpark(), what needs the arena is a usage_error: to launch, instantiate, update, set,
+  // upload, copy or hoist a graph with claims in it, to add copies or fills to it, and to claim
+  // there in captures and run(). Everything may be destroyed.
+  //   Throws usage_error, and nothing has changed, if it is parked; inside launch() or run() of the
+  // group on this thread; while a lease in the arena lives; if an exec that plain CUDA, or a
+  // kernel, launches may exist: that is so from graph::get() on until the graph and such execs are
+  // destroyed, or hoist(), for each graph of plain captures, with instantiate_options::flags for
+  // device launch, and with pool_options::held_until_closed; for a hoisted graph without a launch()
+  // until it is released; and if the end of the last launch is not known. Throws group_busy if
+  // `wait_max` was too short; cuda_error, std::bad_alloc. If CUDA can neither unmap all nor map it
+  // again, the group stays parked: the cuda_error says so, and unpark() may be tried.
+  std::size_t park(park_options options = {},  // NOLINT(modernize-use-nodiscard)
+                   source_location where = source_location::current()) const;
+  // Maps memory at the same addresses again, at once for all. Returns the bytes. Throws usage_error
+  // if it is not parked; cuda_error, std::bad_alloc, and it is still parked.
+  std::size_t unpark(  // NOLINT(modernize-use-nodiscard)
+      source_location where = source_location::current()) const;
+
   // Throws std::bad_alloc.
   [[nodiscard]] sharing_stats stats() const;
   // The label and the statistics, for a log. Throws std::bad_alloc.
@@ -137,5 +170,19 @@ class ESCROW_API sharing_group {
 
   std::shared_ptr<group_order> order_;
 };
+
+// What park_all() or unpark_all() did to a group.
+struct parked_group {
+  std::string label;
+  std::size_t bytes = 0;  // as returned by park() or unpark()
+  std::string refusal;    // why it did not, as the text of the error; empty: it did
+};
+
+// sharing_group::park() for each group of the process that is not parked, one after the other; goes
+// on past one that refuses. Throws std::bad_alloc. Any thread.
+ESCROW_API std::vector<parked_group> park_all(park_options options = {},
+                                              source_location where = source_location::current());
+// The same: sharing_group::unpark() for each that is parked.
+ESCROW_API std::vector<parked_group> unpark_all(source_location where = source_location::current());
 
 }  // namespace escrow::inline v0_1

@@ -97,6 +97,19 @@ struct group_memory {
   virtual std::size_t trim() noexcept = 0;
   // Gives up what a group_scope has claimed and released.
   virtual void end_scope(std::uint64_t number) noexcept = 0;
+
+  // For parking, by the thread that has the group's turn. close(): no claim gets memory from now
+  // on, until reopen(). Throws usage_error, naming `call` and the lease, if one lives.
+  virtual void close(char const* call) = 0;
+  virtual void reopen() noexcept = 0;
+  // The pages go, the addresses stay. Returns the bytes. Throws cuda_error, std::bad_alloc:
+  // is_whole() tells whether all is mapped as before.
+  virtual std::size_t park(bool keep_contents) = 0;
+  [[nodiscard]] virtual bool is_whole() const noexcept = 0;
+  // Maps what graphs reach. Returns the bytes. Throws the same, and is as before.
+  virtual std::size_t unpark() = 0;
+  // Gives back what pools of the group have idle of that device memory. Returns the bytes.
+  virtual std::size_t trim_pools() noexcept = 0;
 };
 
 // What: the launch order of a sharing_group.
@@ -113,6 +126,11 @@ struct group_order final : launch_order {
     std::atomic<std::uint64_t> steps{0};    // claims and releases so far
   };
   std::shared_ptr<lease_counts> const leases = std::make_shared<lease_counts>();
+  // It is parked, or being parked by the thread in `entered`: see group_pins, with which both are
+  // sequentially consistent. Changed under memory_mutex, and by the thread in `entered`.
+  std::atomic<bool> is_parked{false};
+  std::atomic<int> pins{0};  // of calls that use its addresses
+
   std::mutex memory_mutex;  // guards the next; held while it is made
   std::shared_ptr<group_memory> memory;
   [[nodiscard]] std::shared_ptr<group_memory> known_memory() {

@@ -161,6 +161,8 @@ class reference_set final : public reclaimable {
   bool is_ordered_ = false;          // an exec has it, or hoisted::launch() was called
   std::vector<cudaGraph_t> graphs_;  // the known graphs that have it: their entries have the set
   std::uint64_t hoisted_off_ = 0;    // id of the last graph that it was hoisted off; 0: none
+  bool is_exposed_ = false;          // others may have instantiated a graph with it: see expose()
+  bool is_launched_by_gpu_ = false;  // an exec with it was instantiated for device launch
 };
 
 // Makes `graph`, whose id is `id`, hold `member`, which is idle: in the graph's open set if there
@@ -241,8 +243,23 @@ class graph_registry {
   void place(ref<reference_set> made, cudaGraph_t graph, std::uint64_t id, bool is_open,
              kept_sets* keeper = nullptr);
   // The copy inherits what the registry knows of the original: see note_copies(). `id`: the copy's;
-  // 0: it is owned. `leases`: of the original, with the nodes of the copy.
-  void add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_t copy, lease_spans leases);
+  // 0: it is owned. `leases`: of the original, with the nodes of the copy. `root`: what the copy is
+  // a part of.
+  void add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_t copy, lease_spans leases,
+                cudaGraph_t root);
+
+  // For parking (graph_exposure.cpp). The handle of an owned graph was given out: execs of plain
+  // CUDA may exist, of its parts, too, as of each graph that is not owned.
+  void expose(cudaGraph_t graph) noexcept;
+  void note_device_launches(deferred_releases const& held) noexcept;
+  // Why not all launches that use what the group's graphs hold are known.
+  struct unknown_launches {
+    std::string problem;
+    std::string advice;
+    bool may_pass = false;  // CUDA, or the worker, may be about to end it
+  };
+  // Throws std::bad_alloc.
+  [[nodiscard]] std::optional<unknown_launches> unknown_launches_of(group_order const& group) const;
   // hoist() takes the set off that graph: the entry stays, so that a second hoist is noticed, until
   // the graph or, of one that is not owned, the next one with its handle ends.
   void remove_hoisted(reference_set& set, cudaGraph_t graph) noexcept;
@@ -347,6 +364,8 @@ class graph_registry {
     std::uint64_t id = 0;  // the newest capture's; 0: not known, and it is owned
     bool is_owned = false;
     bool is_hoisted = false;
+    bool is_exposed = false;        // see expose()
+    cudaGraph_t part_of = nullptr;  // a child graph, at any depth, of this one, owned then
     std::vector<reference_set*> sets;
     // The sharing groups of these, and of those that were hoisted.
     std::vector<std::weak_ptr<launch_order>> groups;
@@ -367,6 +386,9 @@ class graph_registry {
   static void clear(entries::iterator dead) noexcept;
   void drop(reference_set& set, cudaGraph_t graph) noexcept;
   static void note_outliving(entry const& ended) noexcept;
+  // An owned graph whose handle was not given out, or a part of one.
+  [[nodiscard]] bool is_hidden(cudaGraph_t graph) const noexcept;
+  static void expose_sets(entry& of) noexcept;
   void erase_if_unused(entries::iterator found) noexcept;
 
   mutable std::mutex mutex_;  // guards everything here, and the registry's fields of each set

@@ -88,6 +88,7 @@ class ESCROW_API graph {
                                              std::span<cudaGraphNode_t const> after);
 
  private:
+  friend class capture_scope;
   explicit graph(std::shared_ptr<graph_core> core) noexcept;
 
   std::shared_ptr<graph_core> shared_;  // null if moved from

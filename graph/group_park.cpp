@@ -1,0 +1,226 @@
+// Parking: in the group's turn, once nothing uses its memory.
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/deleter/sharing_group.hpp"
+#include "escrow/internal/launch_order.hpp"
+#include "escrow/internal/parked_group.hpp"
+#include "escrow/internal/reference_set.hpp"
+#include "holding.hpp"
+
+namespace escrow::inline v0_1 {
+
+namespace {
+
+constexpr char const* parking = "sharing_group::park";
+constexpr char const* unparking = "sharing_group::unpark";
+
+using steady = std::chrono::steady_clock;
+
+std::string in_words(group_order const& group) {
+  return "the sharing group \"" + group.options.label + "\"";
+}
+
+// Asks again and again, until the answer is yes or the time is over. Returns the last answer.
+template <class Call>
+bool comes_true(steady::time_point end, Call is_so) {
+  constexpr std::chrono::microseconds between(20);
+  bool answer = is_so();
+  while (!answer && steady::now() < end) {
+    std::this_thread::sleep_for(between);
+    answer = is_so();
+  }
+  return answer;
+}
+
+// The group's turn, without a launch.
+class group_turn {
+ public:
+  group_turn(char const* call, std::shared_ptr<group_order> const& group,
+             std::chrono::nanoseconds wait_max)
+      : turn_(holding::turn_of(group)) {
+    launch_lock const lock(call, turn_, wait_max, launch_lock::parked::allowed);
+    turn_.enter();
+  }
+  group_turn(group_turn&&) = delete;
+  ~group_turn() { turn_.step_out(); }
+
+ private:
+  holding turn_;
+};
+
+// From its construction on the group is parked, and what it refuses begins no more.
+class parked_mark {
+ public:
+  explicit parked_mark(group_order& group) : group_(group) { set(true); }
+  parked_mark(parked_mark&&) = delete;
+  ~parked_mark() {
+    if (!stays_) set(false);
+  }
+
+  void stay() noexcept { stays_ = true; }
+  [[nodiscard]] std::shared_ptr<group_memory> const& memory() const noexcept { return memory_; }
+
+  static void clear(group_order& group) { parked_mark const last(group, false); }
+
+ private:
+  parked_mark(group_order& group, bool is_parked) : group_(group), stays_(true) { set(is_parked); }
+  void set(bool is_parked) {
+    std::lock_guard const lock(group_.memory_mutex);  // an arena that is made since knows it
+    memory_ = group_.memory;
+    // Sequentially consistent: see group_pins.
+    if (group_.is_parked.exchange(is_parked, std::memory_order_seq_cst) == is_parked) return;
+    count_parked(is_parked ? 1 : -1);
+  }
+
+  group_order& group_;
+  std::shared_ptr<group_memory> memory_;  // null: nothing was claimed yet, or it has no arena
+  bool stays_ = false;
+};
+
+void wait_for_last_launch(group_order& group, steady::time_point end) {
+  std::shared_ptr<launch_end> last;
+  {
+    std::lock_guard const lock(group.mutex);  // others may learn of an end meanwhile
+    last = group.last;
+    if (last == nullptr || last->state == end_state::none) return;
+    if (last->state != end_state::recorded) {
+      throw usage_error(parking,
+                        "the end of the last launch of " + in_words(group) + " is not known",
+                        "launch on that stream again, or flush() its stream_launcher, before");
+    }
+  }
+  relaxed_capture_scope const relaxed;  // otherwise the query could invalidate a capture
+  cudaError_t status = cudaSuccess;
+  bool const is_over = comes_true(end, [&] {
+    status = cudaEventQuery(last->ready.get());
+    static_cast<void>(succeeded(status));
+    return answer_of(status) != ready_answer::not_yet;
+  });
+  if (answer_of(status) == ready_answer::gone || (!is_over && status != cudaErrorNotReady)) {
+    check(status, "cudaEventQuery");
+  }
+  if (!is_over) {
+    throw group_busy(std::string(parking) + ": the last launch of " + in_words(group) +
+                     " has not ended; wait for it, or with a longer `wait_max`");
+  }
+}
+
+// What CUDA or the worker are about to end gets a little time.
+void refuse_unknown_launches(group_order const& group, steady::time_point end) {
+  constexpr std::chrono::milliseconds most(100);
+  std::optional<graph_registry::unknown_launches> found;
+  static_cast<void>(comes_true(std::min(end, steady::now() + most), [&] {
+    found = graph_registry::global().unknown_launches_of(group);
+    return !found || !found->may_pass;
+  }));
+  if (found) throw usage_error(parking, found->problem + ", in " + in_words(group), found->advice);
+}
+
+std::size_t park_memory(group_memory& memory, group_order const& group, park_options const& how,
+                        steady::time_point end, parked_mark& mark) {
+  memory.close(parking);
+  try {
+    refuse_unknown_launches(group, end);
+    return memory.park(how.keep_contents);
+  } catch (...) {
+    if (memory.is_whole()) {
+      memory.reopen();
+    } else {
+      mark.stay();
+    }
+    throw;
+  }
+}
+
+std::size_t park_group(std::shared_ptr<group_order> const& group, park_options const& how) {
+  constexpr std::chrono::nanoseconds longest = std::chrono::hours(1 << 16);  // the sum must fit
+  auto const end = steady::now() + std::min(how.wait_max, longest);
+  std::size_t given_back = 0;
+  std::shared_ptr<group_memory> memory;
+  {
+    group_turn const turn(parking, group, how.wait_max);
+    // Relaxed: it changes in the turn.
+    if (group->is_parked.load(std::memory_order_relaxed)) refuse_parked(parking, *group);
+    wait_for_last_launch(*group, end);
+    parked_mark mark(*group);
+    // Sequentially consistent: see group_pins.
+    auto const is_free = [&] { return group->pins.load(std::memory_order_seq_cst) == 0; };
+    if (!comes_true(end, is_free)) {
+      throw group_busy(std::string(parking) +
+                       ": another thread instantiates, updates or copies a "
+                       "graph of " +
+                       in_words(*group) + "; call it later");
+    }
+    memory = mark.memory();
+    if (memory != nullptr) given_back = park_memory(*memory, *group, how, end, mark);
+    mark.stay();
+  }
+  if (memory != nullptr) given_back += memory->trim_pools();
+  return given_back;
+}
+
+std::size_t unpark_group(std::shared_ptr<group_order> const& group) {
+  group_turn const turn(unparking, group, park_options().wait_max);
+  // Relaxed: it changes in the turn.
+  if (!group->is_parked.load(std::memory_order_relaxed)) {
+    throw usage_error(unparking, in_words(*group) + " is not parked", "park() it before");
+  }
+  std::shared_ptr<group_memory> const memory = group->known_memory();
+  std::size_t const mapped = memory == nullptr ? 0 : memory->unpark();
+  parked_mark::clear(*group);
+  // Also of an arena that was made meanwhile.
+  if (auto const now = group->known_memory()) now->reopen();
+  return mapped;
+}
+
+template <class Call>
+std::vector<parked_group> for_all(bool are_parked, Call call) {
+  std::vector<parked_group> report;
+  for (auto const& each : all_groups()) {
+    // Relaxed: who misses a change is told by the call.
+    if (each->is_parked.load(std::memory_order_relaxed) != are_parked) continue;
+    parked_group& its = report.emplace_back();
+    its.label = each->options.label;
+    try {
+      its.bytes = call(each);
+    } catch (std::exception const& refused) {
+      its.refusal = refused.what();
+    }
+    tell_handed_over(static_cast<launch_order*>(each.get()));
+  }
+  return report;
+}
+
+}  // namespace
+
+std::size_t sharing_group::park(park_options options, source_location where) const {
+  return detail::called_at(parking, where, [&] { return park_group(order_, options); });
+}
+
+std::size_t sharing_group::unpark(source_location where) const {
+  return detail::called_at(unparking, where, [&] { return unpark_group(order_); });
+}
+
+std::vector<parked_group> park_all(park_options options, source_location where) {
+  return for_all(false, [&](auto const& each) {
+    return detail::called_at(parking, where, [&] { return park_group(each, options); });
+  });
+}
+
+std::vector<parked_group> unpark_all(source_location where) {
+  return for_all(true, [&](auto const& each) {
+    return detail::called_at(unparking, where, [&] { return unpark_group(each); });
+  });
+}
+
+}  // namespace escrow::inline v0_1

@@ -1,0 +1,129 @@
+// An arena's pages go, its addresses stay.
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "arena.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/internal/device.hpp"
+#include "escrow/internal/launch_order.hpp"
+#include "escrow/internal/own_stream.hpp"
+#include "escrow/internal/retry_cleanup.hpp"
+#include "escrow/pool/device_memory.hpp"
+#include "slot_pool_state.hpp"
+
+namespace escrow::inline v0_1 {
+
+namespace {
+
+// Waits for the copy, which the caller of park() asked for.
+void copy(void* to, void const* from, std::size_t bytes) {
+  own_stream const on;
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, on.get()), "cudaMemcpyAsync");
+  auto const wait = [&on] { return cudaStreamSynchronize(on.get()); };
+  check(retry_cleanup(wait), "cudaStreamSynchronize");
+}
+
+}  // namespace
+
+void arena::close(char const* call) {
+  {
+    std::lock_guard const lock(mutex_);
+    for (arena_place const* const each : taken_) {
+      if (each->its_state != arena_place::state::taken) continue;  // its lease has ended
+      std::string text = "a lease of the pool \"" + each->of->label + "\"";
+      if (each->where.line() != 0) {
+        text += " (claimed at " + std::string(each->where.file_name()) + ":" +
+                std::to_string(each->where.line()) + ")";
+      }
+      throw usage_error(call, text + " lives in the group's arena", "release it before");
+    }
+    is_closed_ = true;
+  }
+  std::lock_guard const mapping(mapping_);  // what was mapping or trimming has ended
+}
+
+void arena::reopen() noexcept {
+  std::lock_guard const mapping(mapping_);
+  std::lock_guard const lock(mutex_);
+  mapped_.store(range_.mapped(), std::memory_order_relaxed);
+  is_closed_ = false;
+}
+
+std::size_t arena::park(bool keep_contents) {
+  device_scope const current(device_);
+  relaxed_capture_scope const relaxed;
+  {
+    std::lock_guard const lock(mutex_);
+    parked_ = std::min(bytes(), extent());
+  }
+  saved_ = 0;
+  if (keep_contents && parked_ != 0) {
+    if (!contents_ || contents_->size() < parked_) {
+      contents_.reset();
+      contents_.emplace(parked_, memory_source::pinned_host());
+    }
+    copy(contents_->data(), range_.begin(), parked_);
+    saved_ = parked_;
+  }
+  std::lock_guard const mapping(mapping_);
+  if (range_.held() == 0) return 0;
+  try {
+    std::size_t const given_back = range_.unmap_all();
+    mapped_.store(0, std::memory_order_relaxed);
+    return given_back;
+  } catch (cuda_error const& failed) {
+    if (range_.is_whole()) throw;
+    throw cuda_error(failed.status(), failed.api(), source_location::current(),
+                     "the memory could not be mapped again either: the group stays parked, and "
+                     "keeps it; unpark() may be tried");
+  }
+}
+
+std::size_t arena::unpark() {
+  device_scope const current(device_);
+  relaxed_capture_scope const relaxed;
+  std::size_t needed = 0;
+  {
+    std::lock_guard const lock(mutex_);
+    needed = std::min(parked_, extent());  // graphs may have ended
+  }
+  {
+    std::lock_guard const mapping(mapping_);
+    range_.map_again(needed);
+    mapped_.store(range_.held(), std::memory_order_relaxed);
+  }
+  // If that fails, the group stays parked, with its memory mapped.
+  if (saved_ != 0) copy(range_.begin(), contents_->data(), std::min(saved_, needed));
+  saved_ = 0;
+  return bytes();
+}
+
+std::size_t arena::trim_pools() noexcept {
+  struct let_go {
+    void operator()(slot_pool::state* held) const noexcept { held->drop_reference(); }
+  };
+  std::size_t freed = 0;
+  try {
+    std::vector<std::unique_ptr<slot_pool::state, let_go>> pools;
+    listed_pool::hold_all(
+        [&](std::size_t most) { pools.reserve(most); },
+        [&](listed_pool& each) { pools.emplace_back(&static_cast<slot_pool::state&>(each)); });
+    for (auto const& each : pools) {
+      // Memory of other sources may be expensive to free.
+      bool const is_its = each->in_arena.may_be && each->options.group->order().get() == &group_;
+      if (is_its) freed += each->owner.trim(0, true);
+    }
+  } catch (std::exception const&) {
+    // The rest stays idle.
+  }
+  return freed;
+}
+
+}  // namespace escrow::inline v0_1
