@@ -10,19 +10,18 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "address_range.hpp"
 #include "escrow/detail/made_once.hpp"
 #include "escrow/internal/group_lease.hpp"
-#include "escrow/pool/device_memory.hpp"
 #include "graph_walk.hpp"
 #include "released_walk.hpp"
 
 namespace escrow::inline v0_1 {
 
+class device_block;
 struct slot;
 struct size_class;
 
@@ -214,9 +213,9 @@ class ESCROW_LOCAL arena final : public group_memory {
   bool is_closed_;                   // parked, or about to be: nothing is claimed
 
   // Of the thread that parks, which has the group's turn.
-  std::size_t parked_ = 0;                     // bytes that unpark() maps
-  std::size_t saved_ = 0;                      // of them, that were kept
-  std::optional<device_block> contents_ = {};  // pinned host memory, kept for the next time
+  std::size_t parked_ = 0;                  // bytes that unpark() maps
+  std::size_t saved_ = 0;                   // of them, that were kept
+  std::shared_ptr<device_block> contents_;  // pinned host memory, kept for the next time
 };
 
 // A pool's use of its group's arena, which is asked for once.

@@ -37,7 +37,7 @@ void arena::close(char const* call) {
     std::lock_guard const lock(mutex_);
     for (arena_place const* const each : taken_) {
       if (each->its_state != arena_place::state::taken) continue;  // its lease has ended
-      std::string text = "a lease of the pool \"" + each->of->label + "\"";
+      std::string text = "a lease of \"" + each->of->label + "\"";
       if (each->where.line() != 0) {
         text += " (claimed at " + std::string(each->where.file_name()) + ":" +
                 std::to_string(each->where.line()) + ")";
@@ -65,9 +65,9 @@ std::size_t arena::park(bool keep_contents) {
   }
   saved_ = 0;
   if (keep_contents && parked_ != 0) {
-    if (!contents_ || contents_->size() < parked_) {
+    if (contents_ == nullptr || contents_->size() < parked_) {
       contents_.reset();
-      contents_.emplace(parked_, memory_source::pinned_host());
+      contents_ = std::make_shared<device_block>(parked_, memory_source::pinned_host());
     }
     copy(contents_->data(), range_.begin(), parked_);
     saved_ = parked_;

@@ -81,6 +81,7 @@ group_layout layout_of(group_order& group) {
   std::shared_ptr<arena> const its = arena::known(group);
   if (its == nullptr) return now;
   now.bytes = its->bytes();
+  now.is_parked = group.is_parked.load(std::memory_order_relaxed);  // a bool
   layouts all = places_of(*its);
   add_claims(all, group);
   for (auto& [id, layout] : all) {

@@ -41,8 +41,8 @@ std::string text_of(pool_memory const& pool) {
 
 std::string text_of(group_layout const& group) {
   std::string text = "group \"" + group.label + "\" on device " + std::to_string(group.device) +
-                     ": " + mebibytes(group.bytes) + " mapped, " +
-                     count_of(static_cast<std::size_t>(group.execs), "exec") + "\n";
+                     (group.is_parked ? ": parked, " : ": ") + mebibytes(group.bytes) +
+                     " mapped, " + count_of(static_cast<std::size_t>(group.execs), "exec") + "\n";
   for (graph_layout const& graph : group.graphs) {
     std::size_t leased = 0;
     for (arena_claim const& each : graph.claims) leased += each.is_leased ? 1 : 0;
@@ -128,6 +128,7 @@ std::string json_of_group(group_layout const& group) {
   return object_of({{"label", json_text(group.label)},
                     {"device", std::to_string(group.device)},
                     {"bytes", std::to_string(group.bytes)},
+                    {"is_parked", group.is_parked ? "true" : "false"},
                     {"execs", std::to_string(group.execs)},
                     {"graphs", json_array(group.graphs, of_graph)}});
 }
