@@ -192,6 +192,10 @@ void hoisted::leave() {
   mine.leave(call);
 }
 
+void hoisted::launches_in_turn() noexcept {
+  if (state_ != nullptr) graph_registry::global().note_ordered(state_->all.held);
+}
+
 void hoisted::release_after(stream_ref stream, source_location where) {
   constexpr char const* call = "hoisted::release_after";
   detail::called_at(call, where, [&] {

@@ -1,5 +1,6 @@
 // The C API of execs, of hoisted graphs, and of groups of graphs that share scratch.
 #include <optional>
+#include <vector>
 
 #include "calls.hpp"
 #include "escrow/core/capture.hpp"
@@ -49,9 +50,64 @@ escrow_status escrow_group_statistics(escrow_group* group, escrow_group_stats* s
                    .launches = now.launches,
                    .stream_waits = now.stream_waits,
                    .unordered = now.unordered.size(),
-                   .outliving = now.outliving},
+                   .outliving = now.outliving,
+                   .is_parked = now.is_parked ? 1U : 0U},
                   stats);
   });
+}
+
+namespace {
+
+park_options options_of(c_call by, escrow_park_options const* given) {
+  park_options how;
+  if (given == nullptr) return how;
+  if (given->size != sizeof *given) {
+    by.refuse("options->size", "is not the size of a known version",
+              "set it to sizeof(escrow_park_options), with a header that is no newer than the "
+              "library");
+  }
+  how.keep_contents = given->keep_contents != 0;
+  if (given->wait_max_ns != 0) how.wait_max = time_of(given->wait_max_ns);
+  return how;
+}
+
+void tell(std::vector<parked_group> const& all, escrow_parked_report report, void* user,
+          without_gil& others_run) {
+  if (report == nullptr) return;
+  without_gil::as_before const called(others_run);
+  for (parked_group const& each : all) {
+    report(user, each.label.c_str(), each.bytes,
+           each.refusal.empty() ? nullptr : each.refusal.c_str());
+  }
+}
+
+}  // namespace
+
+escrow_status escrow_group_park(escrow_group* group, escrow_park_options const* options,
+                                size_t* bytes) {
+  return run_without_gil(__func__, [&](c_call by) {
+    std::size_t const freed = by.need(group, "group").held.park(options_of(by, options));
+    if (bytes != nullptr) *bytes = freed;
+  });
+}
+
+escrow_status escrow_group_unpark(escrow_group* group, size_t* bytes) {
+  return run_without_gil(__func__, [&](c_call by) {
+    std::size_t const mapped = by.need(group, "group").held.unpark();
+    if (bytes != nullptr) *bytes = mapped;
+  });
+}
+
+escrow_status escrow_park_all(escrow_park_options const* options, escrow_parked_report report,
+                              void* user) {
+  without_gil others_run;
+  return run(__func__,
+             [&](c_call by) { tell(park_all(options_of(by, options)), report, user, others_run); });
+}
+
+escrow_status escrow_unpark_all(escrow_parked_report report, void* user) {
+  without_gil others_run;
+  return run(__func__, [&](c_call /*by*/) { tell(unpark_all(), report, user, others_run); });
 }
 
 namespace {

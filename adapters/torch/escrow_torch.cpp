@@ -1,8 +1,10 @@
 // Memory for PyTorch: a stream_allocator for each device, and the graphs that were captured on it.
 #include "escrow_torch.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <escrow/core/capture.hpp>
 #include <escrow/deleter.hpp>
@@ -295,13 +297,52 @@ long long escrow_torch_trim(int device, std::size_t keep_bytes) noexcept {
   });
 }
 
+namespace {
+
+// What `call` returns for the device's sharing group; -1 if there is none, or it throws.
+template <class Call>
+long long of_group(int device, char const* name, Call call) noexcept {
+  escrow::without_gil const others_run;
+  return or_failed(-1LL, [&] {
+    device_memory& its = of_device(device);
+    std::optional<escrow::sharing_group> group;
+    {
+      std::lock_guard const lock(its.mutex);
+      group = its.options.group;
+    }
+    if (!group) {
+      throw escrow::usage_error(name, "device " + std::to_string(device) + " has no group",
+                                "configure(group=...) before the first allocation");
+    }
+    return static_cast<long long>(call(*group));
+  });
+}
+
+}  // namespace
+
+long long escrow_torch_park(int device, int keep_contents, double wait_max_s) noexcept {
+  constexpr double most = 1e9;
+  auto const wait_max = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(std::clamp(wait_max_s, 0.0, most)));
+  return of_group(device, "escrow_torch_park", [&](escrow::sharing_group const& its) {
+    return its.park({.keep_contents = keep_contents != 0, .wait_max = wait_max});
+  });
+}
+
+long long escrow_torch_unpark(int device) noexcept {
+  return of_group(device, "escrow_torch_unpark",
+                  [](escrow::sharing_group const& its) { return its.unpark(); });
+}
+
 void* escrow_torch_hoist(cudaGraph_t graph) noexcept {
   escrow::without_gil const others_run;
   return or_failed(static_cast<void*>(nullptr), [&]() -> void* {
     int device = 0;
     check(cudaGetDevice(&device), "cudaGetDevice");
     // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): handled by or_failed
-    return new held_graph{.references = escrow::hoist(graph), .device = device};
+    auto* const made = new held_graph{.references = escrow::hoist(graph), .device = device};
+    made->references.launches_in_turn();  // Graph's hooks
+    return made;
   });
 }
 

@@ -56,6 +56,9 @@ int escrow_torch_keep(int is_kept) noexcept;
 char const* escrow_torch_stats(int device) noexcept;
 // scratch_pool::trim(). Returns the bytes freed.
 long long escrow_torch_trim(int device, std::size_t keep_bytes) noexcept;
+// sharing_group::park() and unpark() of the device's group. Return the bytes. Fail without a group.
+long long escrow_torch_park(int device, int keep_contents, double wait_max_s) noexcept;
+long long escrow_torch_unpark(int device) noexcept;
 
 // escrow::hoist(): takes what the graph of the current device holds off it, before it is
 // instantiated.

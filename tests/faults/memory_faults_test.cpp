@@ -1,5 +1,7 @@
 // Every call of every operation of scratch pools, their claimers, blocks and allocators fails once.
 
+#include <escrow/graph.hpp>
+
 #include "fault_world.hpp"
 
 namespace escrow::test {
@@ -13,6 +15,7 @@ class memory_stage : public fault_world {
 
   std::optional<sharing_group> group;  // of pools that are made afterwards
   owned_graph sharing;                 // a graph of the group
+  std::optional<graph_exec> exec;      // the same
   std::optional<scratch_pool> scratch;
   std::optional<scratch_claimer> local;
   std::size_t local_bytes = 0;  // a size that it claimed
@@ -45,19 +48,28 @@ class memory_stage : public fault_world {
     worker->core().recycle();
     std::string const text = text_of("memory", memory && *memory, "single", single.has_value(),
                                      "scratch", scratch.has_value(), "claimer", local.has_value(),
-                                     "allocator", allocator.has_value(), "held", held != nullptr);
+                                     "allocator", allocator.has_value(), "held", held != nullptr,
+                                     "parked", group && group->stats().is_parked);
     if (!allocator) return text;
     scratch_stats const now = allocator->pool().stats();
     return text + text_of("in use", now.bytes_in_use, "in graphs", now.bytes_in_graphs);
   }
 
  private:
+  /// The exec's memory is there, or comes back.
+  void expect_launches() {
+    if (group->stats().is_parked) group->unpark();
+    exec->launch(other);
+    sync(other);
+  }
   void before_end(bool is_lost) override {
     if (!is_lost && is_busy && held == nullptr && allocator) {
       try_to_poll();
       EXPECT_EQ(allocator->pool().stats().returned, 0U) << "freed while the work may run";
     }
     sharing.reset();
+    if (!is_lost && exec && !captured) expect_launches();
+    exec.reset();
     memory.reset();
     if (!is_lost) expect_unharmed_capture();
     local.reset();
@@ -195,6 +207,40 @@ void add_group_run(rows& add) {
       }));
 }
 
+void add_parking(rows& add) {
+  step const make_exec = [](auto& in) {
+    in.group.emplace();
+    make_scratch(in);
+    for (std::size_t const bytes : {std::size_t{300}, std::size_t{3} << 20}) {  // two pieces
+      graph const source = escrow::capture(stream_ref(in.one.get()), [&](stream_ref on) {
+        auto const held = in.scratch->claim(on, bytes);
+        must(cudaMemsetAsync(held->data(), 1, bytes, on.get()));
+      });
+      in.exec.emplace(source);
+    }
+  };
+  step const launch = [](auto& in) { in.exec->launch(in.one); };
+  auto const park = [](bool keep_contents) -> step {
+    return [=](auto& in) { in.group->park({.keep_contents = keep_contents}); };
+  };
+  step const unpark = [](auto& in) { in.group->unpark(); };
+  auto const parks = runs("sharing_group::park");
+  auto const unparks = runs("sharing_group::unpark");
+  add("group, park", parks, {make_exec}, park(false));
+  add("group, park behind a launch", parks, {make_exec, launch, sync_one}, park(false));
+  add("group, park in a capture", parks, {make_exec, capturing}, park(false));
+  add("group, park and keep", parks, {make_exec, launch, sync_one}, park(true));
+  add("group, unpark", unparks, {make_exec, park(false)}, unpark);
+  add("group, unpark what was kept", unparks, {make_exec, park(true)}, unpark);
+  // What is refused is told in the report.
+  add("group, park all", runs("park_all"), {make_exec}, [](auto& in) {
+    if (!park_all().front().refusal.empty()) in.group->park();
+  });
+  add("group, unpark all", runs("unpark_all"), {make_exec, park(false)}, [](auto& in) {
+    if (!unpark_all().front().refusal.empty()) in.group->unpark();
+  });
+}
+
 void add_blocks(rows& add) {
   auto const mem_pool = std::make_shared<cudaMemPool_t>();
   step const get_pool = [=](auto&) { must(cudaDeviceGetDefaultMemPool(mem_pool.get(), 0)); };
@@ -303,8 +349,8 @@ void add_allocators(rows& add) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, EveryCall,
-                         testing::ValuesIn(rows::of({add_scratch, add_group_run, add_blocks,
-                                                     add_claimers, add_allocators})),
+                         testing::ValuesIn(rows::of({add_scratch, add_group_run, add_parking,
+                                                     add_blocks, add_claimers, add_allocators})),
                          name_of);
 
 }  // namespace

@@ -88,6 +88,15 @@ static void exec_and_other(void) {
   exec();
   EXPECT_CUDA(cudaGraphClone(&all.other, all.graph));
 }
+static void exec_alone(void) {
+  exec();
+  EXPECT_CUDA(cudaGraphDestroy(all.graph));
+  all.graph = NULL;
+}
+static void parked(void) {
+  exec_alone();
+  EXPECT_OK(escrow_group_park(all.group, NULL, NULL));
+}
 static void hoisted(void) {
   graph();
   EXPECT_OK(escrow_hoist(all.graph, NULL, 0, &all.hoisted));
@@ -175,6 +184,12 @@ static escrow_status retire_with_graph(void) {
 }
 static escrow_status create_group(void) {
   return escrow_group_create("a label that is longer than a short string", &all.group);
+}
+static escrow_status park(void) {
+  return escrow_group_park(all.group, NULL, NULL);
+}
+static escrow_status unpark(void) {
+  return escrow_group_unpark(all.group, NULL);
 }
 static escrow_status create_exec(void) {
   return escrow_exec_create(all.graph, 0, NULL, 0, &all.exec);
@@ -281,6 +296,8 @@ c_operation const c_operations[] = {
     {"escrow_retire_now", &nothing, &retire_now, &end_retired},
     {"escrow_retire_with_graph", &graph, &retire_with_graph, &end_retired},
     {"escrow_group_create", &nothing, &create_group, &end},
+    {"escrow_group_park", &exec_alone, &park, &end},
+    {"escrow_group_unpark", &parked, &unpark, &end},
     {"escrow_exec_create", &graph, &create_exec, &end},
     {"escrow_exec_create_with_copies", &graph, &create_exec_with_copies, &end},
     {"escrow_exec_launch", &exec, &launch, &end},

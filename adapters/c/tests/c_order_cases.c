@@ -161,6 +161,68 @@ static void c_outputs_that_graphs_overwrite_are_counted(void) {
   escrow_group_destroy(options.group);
 }
 
+static escrow_exec* exec_of(escrow_allocator* memory) {
+  void* scratch = NULL;
+  cudaGraph_t graph = NULL;
+  escrow_exec* exec = NULL;
+  EXPECT_CUDA(cudaStreamBeginCapture(c_stream(0), cudaStreamCaptureModeGlobal));
+  EXPECT_OK(escrow_allocator_allocate(memory, c_stream(0), bytes, 0, &scratch));
+  EXPECT_CUDA(cudaMemsetAsync(scratch, 1, bytes, c_stream(0)));
+  EXPECT_OK(escrow_allocator_free(memory, c_stream(0), scratch));
+  EXPECT_CUDA(cudaStreamEndCapture(c_stream(0), &graph));
+  EXPECT_OK(escrow_exec_create(graph, 0, NULL, 0, &exec));
+  EXPECT_CUDA(cudaGraphDestroy(graph));
+  return exec;
+}
+static void count_parked(void* user, char const* label, size_t parked, char const* refusal) {
+  if (strcmp(label, "c parked") == 0 && refusal == NULL) *(size_t*)user += parked;
+}
+
+static void c_a_group_is_parked(void) {
+  escrow_group_stats stats = {.size = sizeof stats};
+  escrow_options options = {.size = sizeof options};
+  escrow_park_options how = {.size = sizeof how, .keep_contents = 1};
+  escrow_allocator* memory = NULL;
+  size_t parked = 0;
+  size_t mapped = 0;
+  EXPECT_OK(escrow_group_create("c parked", &options.group));
+  EXPECT_OK(escrow_allocator_create(-1, &options, &memory));
+  escrow_exec* const exec = exec_of(memory);
+  EXPECT_OK(escrow_exec_launch(exec, c_stream(1)));
+  EXPECT_OK(escrow_group_park(options.group, NULL, &parked));
+  EXPECT_OK(escrow_group_statistics(options.group, &stats));
+  EXPECT(stats.is_parked == 1 && stats.bytes == 0 && parked >= bytes);
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_exec_launch(exec, c_stream(1)));
+  EXPECT(strstr(escrow_last_error(), "the sharing group \"c parked\" is parked") != NULL);
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_group_park(options.group, NULL, NULL));
+  EXPECT_OK(escrow_group_unpark(options.group, &mapped));
+  EXPECT(mapped == parked);
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_group_unpark(options.group, NULL));
+  EXPECT_OK(escrow_exec_launch(exec, c_stream(1)));
+  EXPECT_OK(escrow_group_park(options.group, &how, NULL));
+  EXPECT_OK(escrow_group_unpark(options.group, NULL));
+  c_hold_up(c_stream(1));
+  EXPECT_OK(escrow_exec_launch(exec, c_stream(1)));
+  how.wait_max_ns = 1000;
+  EXPECT_STATUS(ESCROW_GROUP_BUSY, escrow_group_park(options.group, &how, NULL));
+  c_go();
+  parked = mapped = 0;
+  EXPECT_OK(escrow_park_all(NULL, &count_parked, &parked));
+  EXPECT_OK(escrow_park_all(NULL, NULL, NULL));
+  EXPECT_OK(escrow_unpark_all(&count_parked, &mapped));
+  EXPECT(parked >= bytes && parked == mapped);
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_group_park(NULL, NULL, NULL));
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_group_unpark(NULL, NULL));
+  how.size = 1;
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_group_park(options.group, &how, NULL));
+  EXPECT(strstr(escrow_last_error(), "`options->size`") != NULL);
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_park_all(&how, NULL, NULL));
+  escrow_exec_destroy(exec);
+  c_sync(1);
+  escrow_allocator_destroy(memory);
+  escrow_group_destroy(options.group);
+}
+
 static void c_held_memory_stays_until_the_close(void) {
   escrow_options const options = {.size = sizeof options, .label = "held", .held_until_closed = 1};
   escrow_allocator* memory = NULL;
@@ -255,6 +317,7 @@ c_case const c_order_cases[] = {
     CASE(c_memory_is_for_the_host_by_an_option),
     CASE(c_kept_memory_is_shared_with_no_graph),
     CASE(c_outputs_that_graphs_overwrite_are_counted),
+    CASE(c_a_group_is_parked),
     CASE(c_held_memory_stays_until_the_close),
     CASE(c_memory_is_freed_in_callbacks),
     CASE(c_memory_of_a_capture_is_freed_in_callbacks),

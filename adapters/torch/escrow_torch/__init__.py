@@ -11,7 +11,7 @@ try:  # first: it loads the CUDA runtime that it comes with
 except ImportError:  # all but allocator(), mem_pool(), install() and Graph work without; the current device is 0
     torch = None
 
-__all__ = ["Graph", "allocator", "configure", "install", "kept", "mem_pool", "stats", "trim"]
+__all__ = ["Graph", "allocator", "configure", "install", "kept", "mem_pool", "park", "stats", "trim", "unpark"]
 
 _POINTER = ctypes.c_void_p
 _SIGNATURES = {
@@ -20,6 +20,8 @@ _SIGNATURES = {
     "keep": (ctypes.c_int, (ctypes.c_int,)),
     "stats": (ctypes.c_char_p, (ctypes.c_int,)),
     "trim": (ctypes.c_longlong, (ctypes.c_int, ctypes.c_size_t)),
+    "park": (ctypes.c_longlong, (ctypes.c_int, ctypes.c_int, ctypes.c_double)),
+    "unpark": (ctypes.c_longlong, (ctypes.c_int,)),
     "hoist": (_POINTER, (_POINTER,)),
     "enter": (ctypes.c_int, (_POINTER, _POINTER)),
     "leave": (ctypes.c_int, (_POINTER,)),
@@ -122,6 +124,21 @@ def stats(device=None):
 def trim(device=None, keep_bytes=0):
     """Frees memory that no work uses, until `keep_bytes` are left. Returns the bytes freed."""
     return _call("trim", _device(device), keep_bytes)
+
+
+def park(device=None, *, keep_contents=False, wait_max=10.0):
+    """Gives the memory that the graphs of the device's group share back to the device, until unpark().
+
+    Graphs stay as they are, and their memory keeps its addresses; to launch or capture one meanwhile is an error. What is
+    in that memory is lost without keep_contents. It waits at most `wait_max` seconds for the last launch. It fails while a
+    tensor that was allocated in a capture lives: allocate results inside kept(). Returns the bytes.
+    """
+    return _call("park", _device(device), bool(keep_contents), wait_max)
+
+
+def unpark(device=None):
+    """Maps that memory again. Returns the bytes. If there is none, it fails, and the group stays parked."""
+    return _call("unpark", _device(device))
 
 
 class _Held:

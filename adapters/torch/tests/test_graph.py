@@ -134,6 +134,25 @@ class GraphOfPyTorch(unittest.TestCase):
             del graph, other
             self.tearDown()
 
+    def test_parks_between_launches(self):
+        for _ in self.each_kind():
+            graph, idle = captured(escrow_torch.Graph()), captured(escrow_torch.Graph())
+            graph.replay()
+            self.assertGreaterEqual(escrow_torch.park(), 2 * SIZE)  # memory is mapped in steps of 2 MiB
+            self.assertTrue(escrow_torch.stats()["group"]["is_parked"])
+            for refused in (graph.replay, idle.replay, escrow_torch.park, lambda: captured(escrow_torch.Graph())):
+                with self.assertRaisesRegex(Exception, 'group "decode" is parked'):
+                    refused()
+            self.assertEqual(escrow_torch.unpark(), 2 * SIZE)
+            with self.assertRaisesRegex(RuntimeError, "is not parked"):
+                escrow_torch.unpark()
+            graph.replay()
+            escrow_torch.park(0, keep_contents=True, wait_max=5)
+            escrow_torch.unpark(0)
+            idle.replay()
+            del graph, idle, refused
+            self.wait_for_the_worker()
+
     def test_may_live_as_long_as_the_interpreter(self):
         program = """
 import collections, ctypes, test_graph

@@ -106,8 +106,32 @@ typedef struct escrow_group_stats {
   uint64_t stream_waits;  // launches that waited, in their stream, for another stream's
   uint64_t unordered;     // graphs whose launches nothing orders
   uint64_t outliving;     // leases that outlive their capture, whose memory other graphs overwrite
+  uint64_t is_parked;     // 1 from escrow_group_park() to escrow_group_unpark()
 } escrow_group_stats;
 escrow_status escrow_group_statistics(escrow_group* group, escrow_group_stats* stats);
+
+// Gives the group's memory back to the device; its addresses stay, and graphs and execs as they
+// are. Until escrow_group_unpark(), to launch them, and to create or update an exec of such a
+// graph, is ESCROW_USAGE_ERROR, as is parking while anything may use the memory that Escrow does
+// not know: see sharing_group::park() (escrow/deleter/sharing_group.hpp). `bytes` may be null.
+typedef struct escrow_park_options {
+  size_t size;           // sizeof(escrow_park_options)
+  int keep_contents;     // not 0: copied to pinned host memory, and back; else undefined afterwards
+  uint64_t wait_max_ns;  // how long the call may wait for other launches to end; 0: 10 s
+} escrow_park_options;
+// `options` may be null, and are then as if zero. ESCROW_GROUP_BUSY if it waited in vain.
+escrow_status escrow_group_park(escrow_group* group, escrow_park_options const* options,
+                                size_t* bytes);
+// If there is no memory left, ESCROW_CUDA_ERROR, and it is still parked.
+escrow_status escrow_group_unpark(escrow_group* group, size_t* bytes);
+
+// The same for each group of the process that is not parked, or is; goes on past one that refuses.
+// Then calls `report`, which may be null, with each: `refusal` is the error's text, or null.
+typedef void (*escrow_parked_report)(void* user, char const* label, size_t bytes,
+                                     char const* refusal);
+escrow_status escrow_park_all(escrow_park_options const* options, escrow_parked_report report,
+                              void* user);
+escrow_status escrow_unpark_all(escrow_parked_report report, void* user);
 
 // Options of allocators and pools. Where a pointer to them is null, all are as if zero.
 typedef struct escrow_options {

@@ -64,6 +64,9 @@ class ESCROW_API hoisted {
   void enter(stream_ref stream, std::chrono::nanoseconds wait_max = std::chrono::seconds(10));
   // Internal: see enter(). Else it is outside, also if this throws.
   void leave();
+  // Internal: nobody launches outside of launch() and enter(): so it does not keep its group from
+  // being parked before the first one.
+  void launches_in_turn() noexcept;
 
   // Releases after the work on `stream` so far: records its end, or waits for it if that fails.
   // Launches outside of launch() on other streams must be ordered before that. If the end of the
