@@ -38,6 +38,7 @@ void graph_registry::expose(cudaGraph_t graph) noexcept {
   auto const found = entries_.find(graph);
   if (found == entries_.end() || std::exchange(found->second.is_exposed, true)) return;
   expose_sets(found->second);
+  if (!found->second.has_parts) return;
   for (auto& [handle, its] : entries_) {
     if (its.part_of == graph) expose_sets(its);
   }

@@ -45,6 +45,8 @@ void graph_registry::add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_
   entry const* const whole = find(root);
   if (whole == nullptr) return;  // of a body, or a graph of plain CUDA
   its.part_of = whole->is_owned ? root : whole->part_of;
+  auto const outermost = entries_.find(its.part_of);
+  if (outermost != entries_.end()) outermost->second.has_parts = true;
   if (!is_hidden(copy)) expose_sets(its);
 }
 

@@ -173,6 +173,7 @@ void graph_registry::clear(entries::iterator dead) noexcept {
   dead->second.copied_leases.clear();
   dead->second.is_hoisted = false;
   dead->second.is_exposed = false;
+  dead->second.has_parts = false;
   dead->second.part_of = nullptr;
 }
 

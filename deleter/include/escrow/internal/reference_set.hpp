@@ -365,6 +365,7 @@ class graph_registry {
     bool is_owned = false;
     bool is_hoisted = false;
     bool is_exposed = false;        // see expose()
+    bool has_parts = false;         // others may be `part_of` it
     cudaGraph_t part_of = nullptr;  // a child graph, at any depth, of this one, owned then
     std::vector<reference_set*> sets;
     // The sharing groups of these, and of those that were hoisted.
