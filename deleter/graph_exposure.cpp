@@ -15,8 +15,8 @@ std::string name_of(std::uint64_t id) {
 }
 
 constexpr char const* use_known_launches =
-    "destroy it and what was created from it, or hoist() it, and launch by graph_exec or inside "
-    "hoisted::launch()";
+    "destroy the graph, and plain execs and copies of it (a graph_exec may stay), or hoist() it, "
+    "and launch inside hoisted::launch()";
 
 }  // namespace
 

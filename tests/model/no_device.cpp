@@ -97,6 +97,7 @@ error cudaMemPoolTrimTo(cudaMemPool_t, size_t) { std::abort(); }
 error cudaDeviceCanAccessPeer(int*, int, int) { std::abort(); }
 error cudaMemGetInfo(size_t*, size_t*) { std::abort(); }
 error cudaStreamSynchronize(cudaStream_t) { std::abort(); }
+error cudaMemcpyAsync(void*, void const*, size_t, cudaMemcpyKind, cudaStream_t) { std::abort(); }
 
 // What only captures need: no program here captures.
 error cudaStreamCreateWithFlags(cudaStream_t*, unsigned) { std::abort(); }
