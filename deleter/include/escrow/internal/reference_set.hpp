@@ -242,9 +242,8 @@ class graph_registry {
   // is being captured into.
   void place(ref<reference_set> made, cudaGraph_t graph, std::uint64_t id, bool is_open,
              kept_sets* keeper = nullptr);
-  // The copy inherits what the registry knows of the original: see note_copies(). `id`: the copy's;
-  // 0: it is owned. `leases`: of the original, with the nodes of the copy. `root`: what the copy is
-  // a part of.
+  // The copy, a part of `root`, inherits what the registry knows of the original: note_copies().
+  // `id`: the copy's; 0: it is owned. `leases`: of the original, with the nodes of the copy.
   void add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_t copy, lease_spans leases,
                 cudaGraph_t root);
 
@@ -252,8 +251,7 @@ class graph_registry {
   // CUDA may exist, of its parts, too, as of each graph that is not owned.
   void expose(cudaGraph_t graph) noexcept;
   void note_device_launches(deferred_releases const& held) noexcept;
-  // Why not all launches that use what the group's graphs hold are known.
-  struct unknown_launches {
+  struct unknown_launches {  // why not all that use what the group's graphs hold are known
     std::string problem;
     std::string advice;
     bool may_pass = false;  // CUDA, or the worker, may be about to end it

@@ -69,7 +69,7 @@ struct group_layout {
   int device = 0;
   std::size_t bytes = 0;  // mapped in its arena
   bool is_parked = false;
-  int execs = 0;          // graph_execs and hoisted graphs of the group
+  int execs = 0;  // graph_execs and hoisted graphs of the group
   std::vector<graph_layout> graphs = {};
 };
 
