@@ -194,7 +194,7 @@ void claimer_slots::flush(char const* call, source_location where) {
     }
     learn_id();
     in.record_deferred(on_);
-    in.cover_all(*of_, on_);
+    in.sizes.for_each([&](size_class& each) { in.cover_all(each, on_); });
   });
 }
 

@@ -2,9 +2,13 @@
 #include "calls.hpp"
 
 #include <array>
+#include <cstdint>
+#include <cstdio>
 #include <new>
 #include <string_view>
+#include <utility>
 
+#include "escrow/core/capture.hpp"
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/version.hpp"
 #include "without_place.hpp"
@@ -24,12 +28,26 @@ struct last_error {
 };
 thread_local last_error last;
 
-void keep(char const* function, c_failure failure, char const* text) noexcept {
+// Where the next call is.
+struct next_caller {
+  char const* file = nullptr;
+  std::uint_least32_t line = 0;
+};
+thread_local next_caller next;
+
+void keep(char const* function, source_location where, c_failure failure,
+          char const* text) noexcept {
   std::array<char, 2048>& to = last.text;
   std::size_t used = 0;
   auto const append = [&](std::string_view part) {
     used += part.copy(to.data() + used, to.size() - 1 - used);
   };
+  if (where.line() != 0) {
+    std::array<char, 16> line{};
+    static_cast<void>(std::snprintf(line.data(), line.size(), ":%u: ", where.line()));
+    append(where.file_name());
+    append(line.data());
+  }
   if (!std::string_view(text).starts_with(function)) {
     append(function);
     append(": ");
@@ -53,21 +71,32 @@ c_failure failure_of(std::exception const& error) noexcept {
   return {};
 }
 
-escrow_status keep_failure(char const* function) noexcept {
+source_location take_caller(char const* function) noexcept {
+  if (next.file == nullptr) return {};
+  auto const [file, line] = std::exchange(next, {});
+  return source_location::current(file, function, line);
+}
+
+escrow_status keep_failure(char const* function, source_location where) noexcept {
   try {
     throw;
   } catch (std::exception const& error) {
     c_failure const failure = failure_of(error);
-    keep(function, failure, without_place(error));
+    keep(function, where, failure, without_place(error));
     return failure.status;
   } catch (...) {
-    keep(function, {}, "an exception of an unknown type");
+    keep(function, where, {}, "an exception of an unknown type");
     return ESCROW_UNKNOWN_ERROR;
   }
 }
 
 void note_taken() noexcept {
   last.took_object = true;
+}
+
+void c_call::refuse_capturing(cudaStream_t stream) const {
+  if (usable_capture_of(function, stream).is_none()) return;
+  refuse("stream", "is being captured", "call it after the capture, or with another stream");
 }
 
 escrow_options c_call::options(escrow_options const* given) const {
@@ -131,4 +160,8 @@ cudaError_t escrow_last_cuda_error() {
 
 bool escrow_last_error_took_object() {
   return last.took_object;
+}
+
+void escrow_set_caller(char const* file, int line) {
+  next = {line > 0 ? file : nullptr, static_cast<std::uint_least32_t>(line)};
 }

@@ -31,14 +31,17 @@ struct c_failure {
 };
 [[nodiscard]] c_failure failure_of(std::exception const& error) noexcept;
 
+// What escrow_set_caller() said of this thread's present call, once; else nowhere.
+[[nodiscard]] source_location take_caller(char const* function) noexcept;
 // In a handler: keeps the error as this thread's last one, and returns its status.
-[[nodiscard]] escrow_status keep_failure(char const* function) noexcept;
+[[nodiscard]] escrow_status keep_failure(char const* function, source_location where) noexcept;
 // The last error is of a retirement that has taken its object.
 void note_taken() noexcept;
 
 // A function of the C API while it runs.
 struct c_call {
   char const* function;
+  source_location where;  // the caller's line; nowhere if it did not say
 
   // What `pointer` points to. Throws usage_error if it is null.
   template <class T>
@@ -49,6 +52,9 @@ struct c_call {
   [[noreturn]] void refuse(char const* argument, char const* problem, char const* advice) const {
     throw usage_error(function, "`" + std::string(argument) + "` " + problem, advice);
   }
+
+  // Throws usage_error if `stream` is being captured, where CUDA would invalidate the capture.
+  void refuse_capturing(cudaStream_t stream) const;
 
   // As the library has them. Throws usage_error for a `size` that no version has.
   [[nodiscard]] escrow_options options(escrow_options const* given) const;
@@ -74,11 +80,12 @@ struct c_call {
 // The body of every function: `body(c_call)` may throw.
 template <class Body>
 [[nodiscard]] escrow_status run(char const* function, Body const& body) noexcept {
+  source_location const where = take_caller(function);
   try {
-    body(c_call{function});
+    body(c_call{function, where});
     return ESCROW_OK;
   } catch (...) {
-    return keep_failure(function);
+    return keep_failure(function, where);
   }
 }
 

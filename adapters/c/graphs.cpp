@@ -11,6 +11,7 @@ using namespace escrow;
 
 struct escrow_exec {
   graph_exec held;
+  std::size_t copies;  // asked for
 };
 
 struct escrow_hoisted {
@@ -116,16 +117,24 @@ void create_exec(c_call by, cudaGraph_t graph, instantiate_options const& option
                  escrow_exec** exec) {
   escrow_exec*& result = by.need(exec, "exec");
   static_cast<void>(by.need(graph, "graph"));
-  result = new escrow_exec{graph_exec(graph, options)};
+  result = new escrow_exec{graph_exec(graph, options), options.copies};
+}
+
+// False if the graph does not fit.
+bool is_updated_to(graph_exec& exec, cudaGraph_t graph, std::vector<cudaGraph_t> const& bodies) {
+  try {
+    exec.update(graph, bodies);
+    return true;
+  } catch (cuda_error const& failed) {
+    if (failed.status() != cudaErrorGraphExecUpdateFailure) throw;
+    return false;
+  }
 }
 
 void launch_many(c_call by, escrow_exec* exec, cudaStream_t stream, size_t times) {
   graph_exec& its = by.need(exec, "exec").held;
-  // CUDA would refuse the launch, and invalidate the capture.
-  if (!usable_capture_of(by.function, stream).is_none()) {
-    by.refuse("stream", "is being captured", "launch after the capture, or on another stream");
-  }
-  its.launch_many(stream, times);
+  by.refuse_capturing(stream);
+  its.launch_many(stream, times, by.where);
 }
 
 }  // namespace
@@ -161,6 +170,24 @@ escrow_status escrow_exec_update(escrow_exec* exec, cudaGraph_t graph, cudaGraph
   });
 }
 
+escrow_status escrow_exec_update_or_create(escrow_exec** exec, cudaGraph_t graph,
+                                           unsigned long long flags, cudaGraph_t const* bodies,
+                                           size_t body_count, bool* is_created) {
+  return run_without_gil(__func__, [&](c_call by) {
+    escrow_exec* const given = by.need(exec, "exec");
+    static_cast<void>(by.need(graph, "graph"));
+    instantiate_options options{.flags = flags, .bodies = by.bodies(bodies, body_count)};
+    bool const is_updated = given != nullptr && is_updated_to(given->held, graph, options.bodies);
+    if (given == nullptr) {
+      create_exec(by, graph, options, exec);
+    } else if (!is_updated) {
+      options.copies = given->copies;
+      given->held = graph_exec(graph, options);
+    }
+    if (is_created != nullptr) *is_created = !is_updated;
+  });
+}
+
 void escrow_exec_destroy(escrow_exec* exec) {
   destroy_without_gil(exec);
 }
@@ -172,6 +199,15 @@ void escrow_graphs_lock() {
 
 void escrow_graphs_unlock() {
   if (locked.times != 0 && --locked.times == 0) locked.held.reset();
+}
+
+escrow_status escrow_graph_destroy(cudaGraph_t graph) {
+  return run_without_gil(__func__, [&](c_call) {
+    if (graph == nullptr) return;
+    relaxed_capture_scope const relaxed;
+    graph_lifetime_lock const lock;
+    check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  });
 }
 
 escrow_status escrow_hoist(cudaGraph_t graph, cudaGraph_t const* bodies, size_t body_count,
@@ -193,7 +229,21 @@ escrow_status escrow_hoisted_launch(escrow_hoisted* hoisted, cudaStream_t stream
       without_gil::as_before const called(others_run);
       return launches(data);
     };
-    held.launch(stream, launch, time_of(wait_max_ns));
+    held.launch(stream, launch, time_of(wait_max_ns), by.where);
+  });
+}
+
+escrow_status escrow_group_run(escrow_group* group, cudaStream_t stream, escrow_launch_call call,
+                               void* data, uint64_t wait_max_ns) {
+  without_gil others_run;
+  return run(__func__, [&](c_call by) {
+    sharing_group& its = by.need(group, "group").held;
+    auto& works = by.need(call, "call");
+    auto const work = [&] {
+      without_gil::as_before const called(others_run);
+      return works(data);
+    };
+    its.run(stream, work, time_of(wait_max_ns), by.where);
   });
 }
 

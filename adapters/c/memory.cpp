@@ -23,7 +23,7 @@ escrow_status allocate(char const* function, allocate_function how, escrow_alloc
   return run_claim(function, [&](c_call by) {
     void*& result = by.need(memory, "memory");
     stream_allocator& from = by.need(allocator, "allocator").held;
-    result = (from.*how)(stream, bytes, alignment_of(alignment), source_location::current());
+    result = (from.*how)(stream, bytes, alignment_of(alignment), by.where);
   });
 }
 
@@ -81,7 +81,8 @@ escrow_status escrow_allocator_allocate_sync(escrow_allocator* allocator, size_t
                                              size_t alignment, void** memory) {
   return run_claim(__func__, [&](c_call by) {
     void*& result = by.need(memory, "memory");
-    result = by.need(allocator, "allocator").held.allocate(bytes, alignment_of(alignment));
+    result =
+        by.need(allocator, "allocator").held.allocate(bytes, alignment_of(alignment), by.where);
   });
 }
 
@@ -102,6 +103,14 @@ escrow_status escrow_allocator_trim(escrow_allocator* allocator, size_t keep_byt
   return run_without_gil(__func__, [&](c_call by) {
     size_t& result = by.need(freed_bytes, "freed_bytes");
     result = by.need(allocator, "allocator").held.pool().trim(keep_bytes);
+  });
+}
+
+escrow_status escrow_allocator_flush(escrow_allocator* allocator, cudaStream_t stream) {
+  return run_without_gil(__func__, [&](c_call by) {
+    scratch_pool& its = by.need(allocator, "allocator").held.pool();
+    by.refuse_capturing(stream);
+    its.on(stream).flush();
   });
 }
 
@@ -144,4 +153,32 @@ escrow_status escrow_memory_report(char* text, size_t capacity, size_t* length) 
 escrow_status escrow_memory_report_json(char* text, size_t capacity, size_t* length) {
   return run(__func__,
              [&](c_call by) { by.copy_text(to_json(report_memory()), text, capacity, length); });
+}
+
+escrow_status escrow_process_statistics(int device, escrow_process_stats* stats) {
+  return run(__func__, [&](c_call by) {
+    static_cast<void>(by.need(stats, "stats"));
+    memory_report const report = report_memory();
+    escrow_process_stats now{};
+    auto const is_asked = [device](auto const& of) { return device < 0 || of.device == device; };
+    for (device_memory const& each : report.devices) {
+      if (is_asked(each)) now.bytes_reserved += each.reserved + each.ranges + each.arenas;
+    }
+    for (pool_memory const& each : report.pools) {
+      if (!is_asked(each)) continue;
+      ++now.pools;
+      now.bytes += each.bytes.bytes;
+      now.bytes_in_use += each.bytes.bytes_in_use;
+      now.bytes_idle += each.bytes.bytes_idle;
+      now.bytes_in_graphs += each.bytes.bytes_in_graphs;
+    }
+    for (group_layout const& each : report.groups) {
+      if (!is_asked(each)) continue;
+      ++now.groups;
+      now.bytes_in_arenas += each.bytes;
+    }
+    now.graphs = report.graphs.size();
+    now.execs = report.execs;
+    by.copy_stats(now, stats);
+  });
 }

@@ -35,8 +35,7 @@ escrow_status claim(char const* function, claim_function how, escrow_pool* pool,
   without_gil* const outer = std::exchange(claiming, &others_run);
   escrow_status const status = run(function, [&](c_call by) {
     escrow_lease*& result = by.need(lease, "lease");
-    result =
-        new escrow_lease{(by.need(pool, "pool").held.*how)(stream, source_location::current())};
+    result = new escrow_lease{(by.need(pool, "pool").held.*how)(stream, by.where)};
   });
   claiming = outer;
   return status;
@@ -92,6 +91,14 @@ escrow_status escrow_pool_claim_for_host(escrow_pool* pool, cudaStream_t stream,
 
 escrow_status escrow_pool_claim_kept(escrow_pool* pool, cudaStream_t stream, escrow_lease** lease) {
   return claim(__func__, &resource_pool<void*>::claim_kept, pool, stream, lease);
+}
+
+escrow_status escrow_pool_flush(escrow_pool* pool, cudaStream_t stream) {
+  return run_without_gil(__func__, [&](c_call by) {
+    resource_pool<void*>& its = by.need(pool, "pool").held;
+    by.refuse_capturing(stream);
+    its.on(stream).flush();
+  });
 }
 
 escrow_status escrow_pool_close(escrow_pool* pool, uint64_t timeout_ns, size_t* holders) {

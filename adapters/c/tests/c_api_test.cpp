@@ -65,6 +65,9 @@ INSTANTIATE_TEST_SUITE_P(Leases, CCase,
 INSTANTIATE_TEST_SUITE_P(Graphs, CCase,
                          testing::ValuesIn(c_graph_cases, c_graph_cases + c_graph_cases_count),
                          name_of_case);
+INSTANTIATE_TEST_SUITE_P(Clients, CCase,
+                         testing::ValuesIn(c_client_cases, c_client_cases + c_client_cases_count),
+                         name_of_case);
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
 

@@ -210,6 +210,49 @@ static escrow_status launch_many(void) {
 static escrow_status update(void) {
   return escrow_exec_update(all.exec, all.other, NULL, 0);
 }
+static escrow_status update_or_create(void) {
+  return escrow_exec_update_or_create(&all.exec, all.other, 0, NULL, 0, NULL);
+}
+static void exec_and_misfit(void) {
+  exec();
+  cudaGraphNode_t node = NULL;
+  EXPECT_CUDA(cudaGraphCreate(&all.other, 0));
+  EXPECT_CUDA(cudaGraphAddEmptyNode(&node, all.other, NULL, 0));
+}
+static void graph_in_other(void) {
+  graph();
+  all.other = all.graph;
+  all.graph = NULL;
+}
+static escrow_status destroy_graph(void) {
+  escrow_status const status = escrow_graph_destroy(all.other);
+  if (status == ESCROW_OK) all.other = NULL;
+  return status;
+}
+static cudaError_t work(void* data) {
+  (void)data;
+  return cudaSuccess;
+}
+static escrow_status run_in_group(void) {
+  return escrow_group_run(all.group, c_stream(0), &work, NULL, 0);
+}
+static void lasting_memory(void) {
+  escrow_options const options = {.size = sizeof options, .streams_outlive_pool = 1};
+  EXPECT_OK(escrow_allocator_create(-1, &options, &all.allocator));
+  EXPECT_OK(escrow_allocator_allocate(all.allocator, c_stream(0), 1, 0, &all.memory));
+  EXPECT_OK(escrow_allocator_free(all.allocator, c_stream(0), all.memory));
+  all.memory = NULL;
+}
+static escrow_status flush_allocator(void) {
+  return escrow_allocator_flush(all.allocator, c_stream(0));
+}
+static escrow_status flush_pool(void) {
+  return escrow_pool_flush(all.pool, c_stream(0));
+}
+static escrow_status process_statistics(void) {
+  escrow_process_stats stats = {.size = sizeof stats};
+  return escrow_process_statistics(-1, &stats);
+}
 static escrow_status hoist(void) {
   return escrow_hoist(all.graph, NULL, 0, &all.hoisted);
 }
@@ -303,6 +346,13 @@ c_operation const c_operations[] = {
     {"escrow_exec_launch", &exec, &launch, &end},
     {"escrow_exec_launch_many", &exec_with_copies, &launch_many, &end},
     {"escrow_exec_update", &exec_and_other, &update, &end},
+    {"escrow_exec_update_or_create", &exec_and_other, &update_or_create, &end},
+    {"escrow_exec_update_or_create, made anew", &exec_and_misfit, &update_or_create, &end},
+    {"escrow_graph_destroy", &graph_in_other, &destroy_graph, &end},
+    {"escrow_group_run", &graph, &run_in_group, &end},
+    {"escrow_allocator_flush", &lasting_memory, &flush_allocator, &end},
+    {"escrow_pool_flush", &pool, &flush_pool, &end},
+    {"escrow_process_statistics", &memory, &process_statistics, &end},
     {"escrow_hoist", &graph, &hoist, &end},
     {"escrow_hoisted_launch", &hoisted, &launch_hoisted, &end},
     {"escrow_hoisted_release", &hoisted, &release_hoisted, &end},

@@ -20,6 +20,8 @@ extern c_case const c_lease_cases[];
 extern size_t const c_lease_cases_count;
 extern c_case const c_graph_cases[];
 extern size_t const c_graph_cases_count;
+extern c_case const c_client_cases[];
+extern size_t const c_client_cases_count;
 
 // How an operation went. Taken: it failed, and escrow_last_error_took_object().
 typedef enum c_outcome { c_not_done, c_done, c_taken } c_outcome;

@@ -1,5 +1,5 @@
-// escrow/escrow.h by itself, as C++.
-#include <escrow/escrow.h>
+// The headers by themselves, as C++.
+#include <escrow/callers.h>
 
 int header_alone_in_cpp() {
   return escrow_version();

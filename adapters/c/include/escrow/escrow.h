@@ -54,6 +54,10 @@ cudaError_t escrow_last_cuda_error(void);
 // Whether that call was an escrow_retire...() that has taken the object all the same.
 bool escrow_last_error_took_object(void);
 
+// The line that calls this thread's next function with a status: its error, and reports of what it
+// claims, name it. `file` must stay, as a literal does. escrow/callers.h says it for you.
+void escrow_set_caller(char const* file, int line);
+
 // The worker, which destroys what the GPU no longer needs. The process has one.
 
 // `text` ends with the call.
@@ -110,10 +114,10 @@ typedef struct escrow_group_stats {
 } escrow_group_stats;
 escrow_status escrow_group_statistics(escrow_group* group, escrow_group_stats* stats);
 
-// Gives the group's memory back to the device; its addresses stay, and graphs and execs as they
-// are. Until escrow_group_unpark(), to launch them, and to create or update an exec of such a
-// graph, is ESCROW_USAGE_ERROR, as is parking while anything may use the memory that Escrow does
-// not know: see sharing_group::park() (escrow/deleter/sharing_group.hpp). `bytes` may be null.
+// Gives the group's memory back to the device; its addresses, graphs and execs stay. Until
+// escrow_group_unpark(), calls that need it are ESCROW_USAGE_ERROR, as is parking while unknown
+// work may use it: see sharing_group::park() (escrow/deleter/sharing_group.hpp). `bytes` may be
+// null.
 typedef struct escrow_park_options {
   size_t size;           // sizeof(escrow_park_options)
   int keep_contents;     // not 0: copied to pinned host memory, and back; else undefined afterwards
@@ -144,12 +148,9 @@ typedef struct escrow_options {
   uint64_t host_wait_max_ns;  // how long a claim may block the host if all is in use; 0: it fails
   uint64_t capture_wait_max_ns;  // the same in a capture, for work on free blocks; 0: 10 s
   int track_leases;              // not 0: reports name each lease, with its time
-  // Not 0: the caller promises what pool_options says (escrow/pool/resource_pool.hpp), that streams
-  // outlive the pool above all. Releases are cheaper then.
+  // Not 0: cheaper releases, if streams outlive the pool: see pool_options::streams_outlive_pool.
   int streams_outlive_pool;
-  // How long a claim that finds no memory may block the host while the worker has something to
-  // destroy; 0: 100 ms.
-  uint64_t reclaim_wait_max_ns;
+  uint64_t reclaim_wait_max_ns;  // how long a claim may wait for memory of the worker; 0: 100 ms
   int host_ordered;  // not 0: each claim is as ..._for_host(); a pool then has no `recycle`
   // Not 0: what captures claim stays until escrow_allocator_close() or escrow_pool_close(), so that
   // graphs have no user object, which slows plain launches. Without a close it is leaked.
@@ -180,9 +181,8 @@ escrow_status escrow_allocator_allocate(escrow_allocator* allocator, cudaStream_
 // and no other graph gets it; the host's order ends with the first launch.
 escrow_status escrow_allocator_allocate_for_host(escrow_allocator* allocator, cudaStream_t stream,
                                                  size_t bytes, size_t alignment, void** memory);
-// The same as escrow_allocator_allocate() for memory that stays after its capture, as a graph's
-// output: no other claim of the capture, and no other graph of the group, gets it while its graph
-// exists.
+// As escrow_allocator_allocate(), for a graph's output: no other claim of the capture, and no other
+// graph of the group, gets the memory while its graph exists.
 escrow_status escrow_allocator_allocate_kept(escrow_allocator* allocator, cudaStream_t stream,
                                              size_t bytes, size_t alignment, void** memory);
 // Frees after the work on `stream` so far. All uses must be ordered before that. `memory` may be
@@ -204,9 +204,13 @@ escrow_status escrow_allocator_free_sync(escrow_allocator* allocator, void* memo
 escrow_status escrow_allocator_leave_to_graph(escrow_allocator* allocator, void* memory);
 // Frees idle blocks until at most `keep_bytes` are allocated or none is left. Pinned memory blocks
 // the host, as cudaFreeHost does. With streams_outlive_pool a stream keeps up to 16 blocks of each
-// size until the next call with it.
+// size until the next call with it, as escrow_allocator_flush().
 escrow_status escrow_allocator_trim(escrow_allocator* allocator, size_t keep_bytes,
                                     size_t* freed_bytes);
+// Before a pause of `stream`, a capture or a trim: what was freed on `stream` without an event, by
+// streams_outlive_pool or while it captured, is for all streams, captures and trims from now on.
+// ESCROW_USAGE_ERROR while `stream` captures.
+escrow_status escrow_allocator_flush(escrow_allocator* allocator, cudaStream_t stream);
 
 // Refuses allocations from now on, frees what is free, and waits at most `timeout_ns` for the rest.
 // `holders`: how many hold something then, which escrow_allocator_describe() names; 0: all is
@@ -238,6 +242,23 @@ escrow_status escrow_allocator_describe(escrow_allocator* allocator, char* text,
 // in captures. Arguments as those of escrow_allocator_describe(); the next call may need more room.
 escrow_status escrow_memory_report(char* text, size_t capacity, size_t* length);
 escrow_status escrow_memory_report_json(char* text, size_t capacity, size_t* length);
+
+// The sums of that report.
+typedef struct escrow_process_stats {
+  size_t size;              // sizeof(escrow_process_stats)
+  uint64_t bytes_reserved;  // taken of the device for pools and arenas, in use or kept
+  uint64_t bytes;           // of all pools' blocks, also pinned ones: as escrow_allocator_stats
+  uint64_t bytes_in_use;
+  uint64_t bytes_idle;
+  uint64_t bytes_in_graphs;
+  uint64_t bytes_in_arenas;  // of groups, which their graphs share
+  uint64_t pools;            // allocators and pools, until their last block has ended
+  uint64_t groups;           // that have a pool
+  uint64_t graphs;           // that hold something, of any device
+  uint64_t execs;            // of escrow_exec and C++, of any device
+} escrow_process_stats;
+// `device`: -1 is all devices together. Takes short locks, and host memory.
+escrow_status escrow_process_statistics(int device, escrow_process_stats* stats);
 
 // Pools of a caller's resources.
 
@@ -279,6 +300,8 @@ escrow_status escrow_lease_leave_to_graph(escrow_lease* lease);
 // Ends the lease on the stream of its claim, which is alive, also in a `destroy` and in a CUDA
 // callback. Errors go to on_error.
 void escrow_lease_destroy(escrow_lease* lease);
+// As escrow_allocator_flush().
+escrow_status escrow_pool_flush(escrow_pool* pool, cudaStream_t stream);
 // As escrow_allocator_close().
 escrow_status escrow_pool_close(escrow_pool* pool, uint64_t timeout_ns, size_t* holders);
 
@@ -319,6 +342,12 @@ escrow_status escrow_exec_launch_many(escrow_exec* exec, cudaStream_t stream, si
 // holds. Fails after a launch that named cudaEventRecord, until the exec is launched again.
 escrow_status escrow_exec_update(escrow_exec* exec, cudaGraph_t graph, cudaGraph_t const* bodies,
                                  size_t body_count);
+// Updates *exec, or, if it is null or `graph` does not fit it, puts a new one into *exec: made with
+// `flags`, with as many `copies` as the one that it replaces, which is destroyed. `is_created`, if
+// not null: whether it is new. On failure *exec is unchanged.
+escrow_status escrow_exec_update_or_create(escrow_exec** exec, cudaGraph_t graph,
+                                           unsigned long long flags, cudaGraph_t const* bodies,
+                                           size_t body_count, bool* is_created);
 // At any time, with launches in flight, too.
 void escrow_exec_destroy(escrow_exec* exec);
 
@@ -328,6 +357,8 @@ void escrow_exec_destroy(escrow_exec* exec);
 // Recursive; lock and unlock on the same thread. An unlock without a lock does nothing.
 void escrow_graphs_lock(void);
 void escrow_graphs_unlock(void);
+// As cudaGraphDestroy(), under that lock; invalidates no capture. Null does nothing.
+escrow_status escrow_graph_destroy(cudaGraph_t graph);
 
 // What a graph held, for code that instantiates and launches by itself: the graph holds nothing
 // any more. Keep it until the last launch is enqueued. For the rules see escrow/graph/hoist.hpp.
@@ -352,6 +383,13 @@ escrow_status escrow_hoisted_release(escrow_hoisted* hoisted, cudaStream_t strea
 escrow_status escrow_hoisted_release_now(escrow_hoisted* hoisted);
 // For what cannot be released: leaks it, counts that, and reports it to on_error.
 void escrow_hoisted_destroy(escrow_hoisted* hoisted);
+
+// Runs `call(data)`, which enqueues work on `stream`, as one more launch of the group, for eager
+// work that shares its memory: what `call` allocates for `stream` from allocators of the group.
+// Free it in `call`: else ESCROW_USAGE_ERROR, with the work enqueued, since a launch overwrites it.
+// ..._kept, ..._for_host and pools are as outside. Else as escrow_hoisted_launch().
+escrow_status escrow_group_run(escrow_group* group, cudaStream_t stream, escrow_launch_call call,
+                               void* data, uint64_t wait_max_ns);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus
