@@ -16,6 +16,7 @@
 #include "address_range.hpp"
 #include "escrow/detail/made_once.hpp"
 #include "escrow/internal/group_lease.hpp"
+#include "escrow/internal/own_stream.hpp"
 #include "graph_walk.hpp"
 #include "released_walk.hpp"
 
@@ -201,6 +202,10 @@ class ESCROW_LOCAL arena final : public group_memory {
   void end(arena_place& place) noexcept;
   [[nodiscard]] std::size_t extent() const noexcept;  // of all graphs
 
+  // arena_parking.cpp; in the group's turn. Throw cuda_error, and then the copy may still run.
+  void copy(void* to, void const* from, std::size_t bytes);
+  void end_copies();
+
   group_order const& group_;  // only compared
   int const device_;
   std::mutex mapping_;  // guards the range; held across the calls that map
@@ -216,6 +221,8 @@ class ESCROW_LOCAL arena final : public group_memory {
   std::size_t parked_ = 0;                  // bytes that unpark() maps
   std::size_t saved_ = 0;                   // of them, that were kept
   std::shared_ptr<device_block> contents_;  // pinned host memory, kept for the next time
+  // Not null: a copy of them may still run, since the host could not wait for it.
+  std::unique_ptr<own_stream> copying_;
 };
 
 // A pool's use of its group's arena, which is asked for once.

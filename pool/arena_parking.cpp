@@ -20,17 +20,19 @@
 
 namespace escrow::inline v0_1 {
 
-namespace {
-
-// Waits for the copy, which the caller of park() asked for.
-void copy(void* to, void const* from, std::size_t bytes) {
-  own_stream const on;
-  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, on.get()), "cudaMemcpyAsync");
-  auto const wait = [&on] { return cudaStreamSynchronize(on.get()); };
-  check(retry_cleanup(wait), "cudaStreamSynchronize");
+// Waits, which the caller of park() asked for. A copy that failed to be waited for is before.
+void arena::copy(void* to, void const* from, std::size_t bytes) {
+  if (copying_ == nullptr) copying_ = std::make_unique<own_stream>();
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, copying_->get()), "cudaMemcpyAsync");
+  end_copies();
 }
 
-}  // namespace
+void arena::end_copies() {
+  if (copying_ == nullptr) return;
+  auto const wait = [this] { return cudaStreamSynchronize(copying_->get()); };
+  check(retry_cleanup(wait), "cudaStreamSynchronize");
+  copying_.reset();
+}
 
 void arena::close(char const* call) {
   {
@@ -64,6 +66,7 @@ std::size_t arena::park(bool keep_contents) {
     parked_ = std::min(bytes(), extent());
   }
   saved_ = 0;
+  end_copies();
   if (keep_contents && parked_ != 0) {
     if (contents_ == nullptr || contents_->size() < parked_) {
       contents_.reset();
