@@ -120,13 +120,25 @@ TEST_F(DeviceMemory, OutOfMemoryIsALastWord) {
   sim::set_device_memory(100 * mebibyte);
 #endif
   std::size_t const most = free_bytes() / 10 * 6;
-  for (int i = 0; i < 20; ++i) {
-    device_block owner(most);
+  int late = 0;  // the worker of a loaded machine may need longer than 0.1 s
+  auto const make = [&] {
+    try {
+      return device_block(most);
+    } catch (cuda_error const&) {
+      ++late;
+      deleter::global().drain();
+      return device_block(most);
+    }
+  };
+  constexpr int rounds = 20;
+  for (int i = 0; i < rounds; ++i) {
+    device_block owner = make();
     must(cudaMemsetAsync(owner.data(), 1, 64, two));
     sync(two);
     deleter::global().retire(two.get(), std::move(owner));
   }
-  device_block const last(most);
+  device_block const last = make();
+  EXPECT_LT(late, rounds / 2);  // without a wait: each time but the first
   EXPECT_THROW(device_block{most}, cuda_error);
 }
 
