@@ -69,7 +69,7 @@ std::optional<graph_registry::unknown_launches> graph_registry::unknown_launches
       return {{"an exec of " + name + " was instantiated for device launch",
                "destroy it and the graph, and instantiate without that flag"}};
     }
-    if (each->hoisted_off_ != 0 && !each->is_ordered_) {
+    if (each->unknown_hoists_ != 0) {
       return {{name + " was hoisted, and its launches are not known",
                "launch inside hoisted::launch(), or release the hoisted graph", true}};
     }

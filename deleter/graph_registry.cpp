@@ -188,6 +188,12 @@ void graph_registry::note_ordered(deferred_releases const& held) noexcept {
   for (auto const& each : held) each.set->is_ordered_ = true;
 }
 
+void graph_registry::note_hoisted(deferred_release& held, bool are_launches_unknown) noexcept {
+  std::lock_guard const lock(mutex_);
+  if (std::exchange(held.of_unknown_launches, are_launches_unknown) == are_launches_unknown) return;
+  held.set->unknown_hoists_ += are_launches_unknown ? 1 : -1;
+}
+
 graph_registry::group_members graph_registry::members_of(group_order const& group) const {
   std::vector<reclaimable const*> members;
   std::vector<std::uint64_t> unordered;

@@ -59,7 +59,7 @@ void recycle_lane::release(std::span<answered_end const> all) noexcept {
       if (its->answer == ready_answer::not_yet) continue;
       epoch_ = here->epoch;
       bool const is_done = its->answer == ready_answer::done;
-      if (is_done) here->set = {};  // the last reference pushes the set
+      if (is_done) here->drop();  // the last reference pushes the set
       deferred_releases& to = is_done ? done : gone;
       to.splice(to.end(), waiting_, here);
     }

@@ -61,6 +61,11 @@ void release_object(cudaUserObject_t object, deleter_accounts& its) noexcept {
   its.report(status, "cudaUserObjectRelease");
 }
 
+void deferred_release::drop() noexcept {
+  if (set && of_unknown_launches) graph_registry::global().note_hoisted(*this, false);
+  set = {};
+}
+
 deferred_releases hold_all(reference_sets const& sets) {
   deferred_releases held;
   for (auto const& each : sets) held.emplace_back(*each);

@@ -43,6 +43,10 @@ void require_no_capture(char const* call, stream_ref stream) {
 struct ESCROW_LOCAL hoisted::state {
   state(deferred_releases taken, bool has_all) : is_bare(has_all) { all.held = std::move(taken); }
 
+  void note_turns() noexcept {  // it is launched in turns from now on
+    graph_registry::global().note_ordered(all.held);
+    for (auto& each : all.held) graph_registry::global().note_hoisted(each, false);
+  }
   void enter(char const* call, stream_ref stream, std::chrono::nanoseconds wait_max);
   void leave(char const* call);  // ends the turn also if it throws
   void leave_or_report(char const* call) noexcept;
@@ -68,7 +72,7 @@ void hoisted::state::enter(char const* call, stream_ref stream, std::chrono::nan
   require_no_capture(call, stream);
   if (turns.end == nullptr) {
     turns = holding(all.sets());
-    graph_registry::global().note_ordered(turns.held);
+    note_turns();
   }
   launch_lock const lock(call, turns, wait_max);
   // Also for its own last launch: there may be several execs.
@@ -156,6 +160,7 @@ hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies, source_l
     }
     auto taken = std::make_shared<hoisted::state>(hold_all(off.sets()), !survey.lacks_bodies);
     off.keep_off(source.core());
+    for (auto& each : taken->all.held) graph_registry::global().note_hoisted(each, true);
     return hoisted(std::move(taken));
   });
 }
@@ -193,7 +198,7 @@ void hoisted::leave() {
 }
 
 void hoisted::launches_in_turn() noexcept {
-  if (state_ != nullptr) graph_registry::global().note_ordered(state_->all.held);
+  if (state_ != nullptr) state_->note_turns();
 }
 
 void hoisted::release_after(stream_ref stream, source_location where) {

@@ -69,6 +69,38 @@ TEST_F(GroupParkRefusals, IsRefusedForAGraphOfPlainCudaUntilItIsHoisted) {
   sync_all();
 }
 
+TEST_F(GroupParkRefusals, IsRefusedForEachHoistedGraphUntilItsOwnFirstLaunch) {
+  graph source = captured_use(1);
+  graph copy = source.clone();  // holds the same, and has no id
+  graph_exec exec(source);
+  exec.launch(two);
+  std::vector<std::string> const unknown{"was hoisted, and its launches are not known"};
+  hoisted first = hoist(source);
+  hoisted second = hoist(copy);
+  expect_no_park(unknown);
+  first.launch(two, [] {});
+  expect_no_park(unknown);
+  owned_exec plain = instantiate(copy.get());
+  source = graph();
+  expect_no_park(unknown);
+  second.launch(two, [&] { return cudaGraphLaunch(plain, two); });
+  park_and_back();
+  first.release_after(two);
+  second.release_after(two);
+  // One that was never launched, and is released, while another one lives.
+  graph const again = captured_use(1);
+  graph const other = again.clone();
+  hoist(again).release();
+  sync_all();
+  park_and_back();
+  hoist(other).release_after(two);
+  graph const last = captured_use(1);
+  graph_exec const keeping(last);
+  hoist(last).release_after(two);
+  sync_all();
+  park_and_back();
+}
+
 TEST_F(GroupParkRefusals, KnowsWhoseHandleWasGivenOut) {
   graph source = captured_use(1);
   graph copy = source.clone();

@@ -23,37 +23,12 @@
 #include "escrow/deleter/sharing_group.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/internal/group_lease.hpp"
+#include "escrow/internal/kept_sets.hpp"
 #include "escrow/internal/launch_order.hpp"
 #include "escrow/internal/never_destroyed.hpp"
 #include "escrow/internal/ready_event.hpp"
 
 namespace escrow::inline v0_1 {
-
-class reference_set;
-using reference_sets = std::vector<ref<reference_set>>;
-
-// What: the sets of the graphs of a pool with pool_options::held_until_closed: no user object
-//   references them, so that the graphs and their execs have none, but the pool does until its end.
-// Thread safety: any thread.
-class kept_sets : public std::enable_shared_from_this<kept_sets> {
- public:
-  // False once released. Throws std::bad_alloc.
-  [[nodiscard]] bool add(reference_set& set);
-  // Drops those of a capture that has ended without a graph.
-  void drop(std::uint64_t capture_id) noexcept;
-  // Drops the references, and refuses sets from now on.
-  void release() noexcept;
-  // Leaks the sets, which execs may use, if they were not released. Returns how many things they
-  // hold, which it counts as leaked.
-  std::size_t leak() noexcept;
-
- private:
-  [[nodiscard]] reference_sets take_all() noexcept;
-
-  std::mutex mutex_;  // guards both
-  bool is_released_ = false;
-  reference_sets sets_;
-};
 
 // What: the slots and owners that one graph holds for one deleter. The first claim or retire in a
 //   capture creates the set and its user object; later ones append without a CUDA call. Escrow's
@@ -161,6 +136,7 @@ class reference_set final : public reclaimable {
   bool is_ordered_ = false;          // an exec has it, or hoisted::launch() was called
   std::vector<cudaGraph_t> graphs_;  // the known graphs that have it: their entries have the set
   std::uint64_t hoisted_off_ = 0;    // id of the last graph that it was hoisted off; 0: none
+  int unknown_hoists_ = 0;           // deferred_releases that are of_unknown_launches
   bool is_exposed_ = false;          // others may have instantiated a graph with it: see expose()
   bool is_launched_by_gpu_ = false;  // an exec with it was instantiated for device launch
 };
@@ -185,8 +161,12 @@ void release_object(cudaUserObject_t object, deleter_accounts& its) noexcept;
 struct deferred_release {
   explicit deferred_release(reference_set& held) : set(held) {}
   deferred_release(deferred_release&&) = delete;
+  ~deferred_release() { drop(); }
+  void drop() noexcept;  // the reference, earlier
 
   ref<reference_set> set;
+  // It was hoisted, and others may launch it where they like. Guarded by the registry.
+  bool of_unknown_launches = false;
 
   // While it waits, guarded by the recycle lane.
   std::shared_ptr<launch_end> end;
@@ -343,6 +323,8 @@ class graph_registry {
   std::atomic<std::size_t> execs{0};  // graph_execs. Relaxed: a number
 
   void note_ordered(deferred_releases const& held) noexcept;  // see reference_set::is_ordered_
+  // Whether it, which was hoisted, may be launched outside of hoisted::launch().
+  void note_hoisted(deferred_release& held, bool are_launches_unknown) noexcept;
   // What the graphs of the group hold, the ids of those that nothing orders, and how many leases
   // outlive their capture. Throws std::bad_alloc.
   struct group_members {
