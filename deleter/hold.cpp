@@ -166,6 +166,13 @@ void graph_registry::note(std::uint64_t id, cudaGraph_t graph,
 }
 
 void graph_registry::clear(entries::iterator dead) noexcept {
+  // They ended with it, and their handles are others'.
+  for (auto next = entries_.begin(); dead->second.has_parts && next != entries_.end();) {
+    auto const each = next++;
+    if (each->second.part_of != dead->first) continue;
+    for (reference_set* const set : each->second.sets) std::erase(set->graphs_, each->first);
+    entries_.erase(each);
+  }
   for (reference_set* const each : dead->second.sets) std::erase(each->graphs_, dead->first);
   dead->second.sets.clear();
   dead->second.groups.clear();

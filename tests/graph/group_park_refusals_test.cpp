@@ -101,6 +101,25 @@ TEST_F(GroupParkRefusals, IsRefusedForEachHoistedGraphUntilItsOwnFirstLaunch) {
   park_and_back();
 }
 
+TEST_F(GroupParkRefusals, TakesNoNewGraphForTheWholeOfOldParts) {
+  graph const source = captured_use(1);
+  graph parent;
+  parent.add_child(source);
+  for (int i = 0; i < 3; ++i) {
+    static_cast<void>(parent.clone());  // its handle is given again
+    graph shown;
+    static_cast<void>(shown.get());
+    park_and_back();
+    static_cast<void>(parent.clone());
+    owned_graph plain = captured_plainly([&](cudaStream_t on) { use_scratch(scratch(), on, 1); });
+    hoisted off = hoist(plain.get());
+    off.launch(two, [] {});
+    park_and_back();
+    off.release_after(two);
+  }
+  sync_all();
+}
+
 TEST_F(GroupParkRefusals, KnowsWhoseHandleWasGivenOut) {
   graph source = captured_use(1);
   graph copy = source.clone();

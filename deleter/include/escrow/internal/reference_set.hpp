@@ -364,7 +364,7 @@ class graph_registry {
   [[nodiscard]] entries::iterator entry_for(cudaGraph_t graph, std::uint64_t id);
   bool drop_released(std::uint64_t id, cudaGraph_t graph) noexcept;  // false: there were none
   void note(std::uint64_t id, cudaGraph_t graph, std::span<reference_set* const> added);
-  static void clear(entries::iterator dead) noexcept;
+  void clear(entries::iterator dead) noexcept;  // it was destroyed, with its parts
   void drop(reference_set& set, cudaGraph_t graph) noexcept;
   static void note_outliving(entry const& ended) noexcept;
   // An owned graph whose handle was not given out, or a part of one.
