@@ -165,7 +165,10 @@ std::size_t park_group(std::shared_ptr<group_order> const& group, park_options c
     if (memory != nullptr) given_back = park_memory(*memory, *group, how, end, mark);
     mark.stay();
   }
-  if (memory != nullptr) given_back += memory->trim_pools();
+  // Relaxed: only the value matters.
+  if (auto const trim = group->trim_pools.load(std::memory_order_relaxed)) {
+    given_back += trim(*group);
+  }
   return given_back;
 }
 

@@ -120,7 +120,8 @@ class ESCROW_LOCAL arena final : public group_memory {
   std::size_t park(bool keep_contents) override;
   [[nodiscard]] bool is_whole() const noexcept override { return range_.is_whole(); }
   std::size_t unpark() override;
-  std::size_t trim_pools() noexcept override;
+  // For group_order::trim_pools: also if the group has no arena.
+  static std::size_t trim_pools(group_order const& group) noexcept;
 
   // For reports: calls with each place, under the lock: `look` takes none.
   template <class Look>

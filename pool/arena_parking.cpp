@@ -108,7 +108,7 @@ std::size_t arena::unpark() {
   return bytes();
 }
 
-std::size_t arena::trim_pools() noexcept {
+std::size_t arena::trim_pools(group_order const& group) noexcept {
   struct let_go {
     void operator()(slot_pool::state* held) const noexcept { held->drop_reference(); }
   };
@@ -120,7 +120,7 @@ std::size_t arena::trim_pools() noexcept {
         [&](listed_pool& each) { pools.emplace_back(&static_cast<slot_pool::state&>(each)); });
     for (auto const& each : pools) {
       // Memory of other sources may be expensive to free.
-      bool const is_its = each->in_arena.may_be && each->options.group->order().get() == &group_;
+      bool const is_its = each->in_arena.may_be && each->options.group->order().get() == &group;
       if (is_its) freed += each->owner.trim(0, true);
     }
   } catch (std::exception const&) {

@@ -74,6 +74,7 @@ slot_pool::state::state(slot_pool& pool, pool_options given, make_function made,
 void slot_pool::state::bind_group() {
   if (!options.group) return;
   group_order& order = *options.group->order();
+  order.trim_pools.store(&arena::trim_pools, std::memory_order_relaxed);
   int of_group = -1;
   // Relaxed: only the value matters.
   if (order.device.compare_exchange_strong(of_group, options.device, std::memory_order_relaxed) ||

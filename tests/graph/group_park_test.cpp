@@ -182,6 +182,15 @@ TEST_F(GroupPark, IdleMemoryOfItsPoolsGoes) {
   group->unpark();
 }
 
+TEST_F(GroupPark, IdleMemoryGoesAlsoWithoutAnArena) {
+  use_scratch(scratch(), two, 1, 16 * mebibyte);
+  sync(two);
+  std::size_t const before = device_mebibytes();
+  EXPECT_EQ(group->park(), 16 * mebibyte);
+  EXPECT_EQ(device_mebibytes(), before - 16);
+  group->unpark();
+}
+
 TEST_F(GroupPark, IsToldInReports) {
   graph_exec decode(captured_use(2));
   auto const is_told = [&] {

@@ -108,8 +108,6 @@ struct group_memory {
   [[nodiscard]] virtual bool is_whole() const noexcept = 0;
   // Maps what graphs reach. Returns the bytes. Throws the same, and is as before.
   virtual std::size_t unpark() = 0;
-  // Gives back what pools of the group have idle of that device memory. Returns the bytes.
-  virtual std::size_t trim_pools() noexcept = 0;
 };
 
 // What: the launch order of a sharing_group.
@@ -137,6 +135,10 @@ struct group_order final : launch_order {
     std::lock_guard const lock(memory_mutex);
     return memory;
   }
+  // Gives back what the group's pools have idle of memory_source::device(). Returns the bytes. Set
+  // by its first pool; null before. Relaxed: only the value matters.
+  using trim_function = std::size_t (*)(group_order const&) noexcept;
+  std::atomic<trim_function> trim_pools{nullptr};
   // Statistics, guarded by the mutex.
   std::uint64_t launches = 0;
   std::uint64_t stream_waits = 0;
