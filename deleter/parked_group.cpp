@@ -39,6 +39,10 @@ void count_parked(int change) noexcept {
   parked.fetch_add(change, std::memory_order_relaxed);
 }
 
+group_order::~group_order() {
+  if (is_parked.load(std::memory_order_relaxed)) count_parked(-1);  // nobody else has it
+}
+
 void group_pins::add(char const* call, std::shared_ptr<launch_order> const& order) {
   if (order->group == nullptr) return;
   pinned_.push_back(order);

@@ -1,5 +1,6 @@
 // Parking: a sharing group's memory goes back to the device, and its execs launch on afterwards.
 #include <algorithm>
+#include <escrow/internal/parked_group.hpp>
 #include <random>
 
 #include "park_world.hpp"
@@ -189,6 +190,11 @@ TEST_F(GroupPark, IdleMemoryGoesAlsoWithoutAnArena) {
   EXPECT_EQ(group->park(), 16 * mebibyte);
   EXPECT_EQ(device_mebibytes(), before - 16);
   group->unpark();
+}
+
+TEST_F(GroupPark, NoGroupIsLeftParkedByItsEnd) {
+  { sharing_group({.label = "passing"}).park(); }
+  EXPECT_FALSE(is_any_parked());
 }
 
 TEST_F(GroupPark, IsToldInReports) {

@@ -113,6 +113,7 @@ struct group_memory {
 // What: the launch order of a sharing_group.
 struct group_order final : launch_order {
   explicit group_order(sharing_options given) : options(std::move(given)) { group = this; }
+  ~group_order();  // parked_group.cpp
 
   sharing_options const options;
   // Its pools' device; -1: no pool yet. Relaxed: only the value matters.
