@@ -64,7 +64,9 @@ class parked_mark {
   explicit parked_mark(group_order& group) : group_(group) { set(true); }
   parked_mark(parked_mark&&) = delete;
   ~parked_mark() {
-    if (!stays_) set(false);
+    if (stays_) return;
+    set(false);
+    if (memory_ != nullptr) memory_->reopen();  // also if it was made meanwhile
   }
 
   void stay() noexcept { stays_ = true; }
@@ -126,6 +128,15 @@ void refuse_unknown_launches(group_order const& group, steady::time_point end) {
   if (found) throw usage_error(parking, found->problem + ", in " + in_words(group), found->advice);
 }
 
+void wait_for_pins(group_order const& group, steady::time_point end) {
+  // Sequentially consistent: see group_pins.
+  auto const is_free = [&] { return group.pins.load(std::memory_order_seq_cst) == 0; };
+  if (comes_true(end, is_free)) return;
+  throw group_busy(std::string(parking) +
+                   ": another thread instantiates, updates or copies a graph of " +
+                   in_words(group) + "; call it later");
+}
+
 std::size_t park_memory(group_memory& memory, group_order const& group, park_options const& how,
                         steady::time_point end, parked_mark& mark) {
   memory.close(parking);
@@ -133,11 +144,7 @@ std::size_t park_memory(group_memory& memory, group_order const& group, park_opt
     refuse_unknown_launches(group, end);
     return memory.park(how.keep_contents);
   } catch (...) {
-    if (memory.is_whole()) {
-      memory.reopen();
-    } else {
-      mark.stay();
-    }
+    if (!memory.is_whole()) mark.stay();
     throw;
   }
 }
@@ -152,15 +159,12 @@ std::size_t park_group(std::shared_ptr<group_order> const& group, park_options c
     // Relaxed: it changes in the turn.
     if (group->is_parked.load(std::memory_order_relaxed)) refuse_parked(parking, *group);
     wait_for_last_launch(*group, end);
+    // Both are asked again once the group is marked. Until then others' calls go on, also if this
+    // waits or refuses.
+    wait_for_pins(*group, end);
+    if (group->known_memory() != nullptr) refuse_unknown_launches(*group, end);
     parked_mark mark(*group);
-    // Sequentially consistent: see group_pins.
-    auto const is_free = [&] { return group->pins.load(std::memory_order_seq_cst) == 0; };
-    if (!comes_true(end, is_free)) {
-      throw group_busy(std::string(parking) +
-                       ": another thread instantiates, updates or copies a "
-                       "graph of " +
-                       in_words(*group) + "; call it later");
-    }
+    wait_for_pins(*group, end);
     memory = mark.memory();
     if (memory != nullptr) given_back = park_memory(*memory, *group, how, end, mark);
     mark.stay();

@@ -120,6 +120,48 @@ TEST_F(GroupParkRefusals, TakesNoNewGraphForTheWholeOfOldParts) {
   sync_all();
 }
 
+TEST_F(GroupParkRefusals, LetsOthersGoOnWhileItIsRefused) {
+  graph const source = captured_use(1);
+  std::atomic<bool> is_over{false};
+  {
+    test::capture open{one, cudaStreamCaptureModeRelaxed};
+    use_scratch(scratch(), one, 1);
+    std::jthread parking([&] {
+      expect_error<usage_error>([&] { return group->park(); }, {"is being captured"});
+      is_over.store(true);
+    });
+    while (!is_over.load()) {
+      use_scratch(scratch(), one, 2);
+      graph_exec const made(source);
+      EXPECT_FALSE(group->stats().is_parked);
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    must(open.end());
+  }
+  // Another thread instantiates, and the arena of another group is made meanwhile.
+  group.emplace(sharing_options{.label = "batches"});
+  block_pool others = make_pool(in_group(2));  // has no arena
+  scratch_pool scratches(in_group());
+  graph const used = captured([&](cudaStream_t on) { use(others, on); });
+  std::jthread instantiating;
+  {
+    graph_lifetime_lock const held;
+    instantiating = std::jthread([&] { graph_exec const made(used); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::jthread parking([&] {
+      expect_error<group_busy>(
+          [&] { return group->park({.wait_max = std::chrono::milliseconds(50)}); },
+          {"sharing_group::park", "another thread instantiates, updates or copies"});
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    test::capture open{one, cudaStreamCaptureModeRelaxed};
+    use_scratch(scratches, one, 1);
+    parking.join();
+    use_scratch(scratches, one, 1);
+    must(open.end());
+  }
+}
+
 TEST_F(GroupParkRefusals, KnowsWhoseHandleWasGivenOut) {
   graph source = captured_use(1);
   graph copy = source.clone();
