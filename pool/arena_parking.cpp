@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arena.hpp"
+#include "device_store.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
@@ -97,10 +98,18 @@ std::size_t arena::unpark() {
     std::lock_guard const lock(mutex_);
     needed = std::min(parked_, extent());  // graphs may have ended
   }
-  {
+  auto const map = [&] {
     std::lock_guard const mapping(mapping_);
     range_.map_again(needed);
     mapped_.store(range_.held(), std::memory_order_relaxed);
+  };
+  try {
+    map();
+  } catch (cuda_error const& failed) {
+    // Idle memory may be what is missing, as for a claim.
+    if (failed.status() != cudaErrorMemoryAllocation) throw;
+    if (trim_pools(group_) + device_store::global().trim(device_) == 0) throw;
+    map();
   }
   // If that fails, the group stays parked, with its memory mapped.
   if (saved_ != 0) copy(range_.begin(), contents_->data(), std::min(saved_, needed));

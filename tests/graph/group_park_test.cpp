@@ -255,6 +255,29 @@ TEST_F(GroupPark, LeavesTheThreadAsItWas) {
 }
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
+TEST_F(GroupPark, UnparkTakesWhatIsIdle) {
+  std::size_t const all = sim::current_options().device_memory;
+  graph_exec decode(captured_use(64));
+  scratch_pool plain(options(8));
+  group->park();
+  use_scratch(scratch(), two, 1, 48 * mebibyte);
+  std::optional<lease<device_block>> used(plain.claim(two, 48 * mebibyte));
+  sync(two);
+  sim::set_device_memory(device_mebibytes() * mebibyte + 8 * mebibyte);
+  expect_error<cuda_error>([&] { return group->unpark(); },
+                           {"sharing_group::unpark", "cuMemCreate", "out of memory"});
+  EXPECT_TRUE(group->stats().is_parked);
+  use_scratch(scratch(), two, 1, 48 * mebibyte);
+  sync(two);
+  used.reset();
+  EXPECT_NE(plain.trim(), 0U);
+  EXPECT_EQ(group->unpark(), 64 * mebibyte);
+  EXPECT_EQ(scratch().stats().bytes, 0U);
+  sim::set_device_memory(all);
+  decode.launch(two);
+  sync(two);
+}
+
 TEST_F(GroupPark, IsWholeOrNotAtAll) {
   std::vector<graph_exec> execs;
   for (std::size_t size = 1; size <= 7; size += 2) execs.emplace_back(captured_use(size));

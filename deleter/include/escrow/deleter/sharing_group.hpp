@@ -151,7 +151,8 @@ class ESCROW_API sharing_group {
   // again, the group stays parked: the cuda_error says so, and unpark() may be tried.
   std::size_t park(park_options options = {},  // NOLINT(modernize-use-nodiscard)
                    source_location where = source_location::current()) const;
-  // Maps memory at the same addresses again, at once for all. Returns the bytes. Throws usage_error
+  // Maps memory at the same addresses again, at once for all; if there is too little, after what
+  // the group's pools, and Escrow for the device, have idle. Returns the bytes. Throws usage_error
   // if it is not parked; cuda_error, std::bad_alloc, and it is still parked.
   std::size_t unpark(  // NOLINT(modernize-use-nodiscard)
       source_location where = source_location::current()) const;
