@@ -4,7 +4,6 @@
 #include <memory>
 #include <new>
 #include <utility>
-#include <vector>
 
 #include "claim_search.hpp"
 #include "escrow/core/error.hpp"

@@ -33,8 +33,8 @@ claimed_slot slot_pool::state::claim(claim_request const& asked, size_class& of)
     detail::capture_dependencies after;
     capture_info const capture = usable_capture_of(asked.call, asked.stream, &after);
     if (capture.is_active()) [[unlikely]] {
-      stream_use const in = use_of(asked.stream, 0, options.device);
-      return claim_search(*this, asked, of, in, capture, capture_frontier(after)).run();
+      stream_use const without_id = use_of(asked.stream, 0, options.device);
+      return claim_search(*this, asked, of, without_id, capture, capture_frontier(after)).run();
     }
   }
   stream_use const on = use_of(asked.stream, stream_id(asked.stream), options.device);

@@ -18,7 +18,7 @@
 namespace escrow::inline v0_1 {
 
 // What: the search for a slot: an idle one, a new one, one of other work, a wait, or an error with
-//   its reason. What is_first finds nothing is repeated at the limit, by one claim at a time.
+//   its reason. If a first look finds nothing, the claim searches at the limit: one at a time.
 // Thread safety: its claim's thread.
 // Lifetime: the claim.
 // Errors: each step throws cuda_error, and what `make` throws; then no slot is taken. Steps return

@@ -2,16 +2,13 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <new>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
-#include "escrow/internal/own_stream.hpp"
 #include "escrow/internal/ready_event.hpp"
 #include "slot_pool_state.hpp"
 

@@ -1,8 +1,10 @@
 // The living leases of a pool, for reports.
 #pragma once
 
+#include <chrono>
 #include <mutex>
 
+#include "escrow/core/error.hpp"
 #include "size_class.hpp"
 
 namespace escrow::inline v0_1 {
@@ -13,9 +15,15 @@ class ESCROW_LOCAL lease_list {
  public:
   explicit lease_list(bool is_kept) noexcept : is_kept_(is_kept) {}
 
-  void add(slot& leased) noexcept {
+  void add(slot& leased, source_location where) noexcept {
     if (!is_kept_) [[likely]]
       return;
+    leased.note_ = {where, std::chrono::steady_clock::now()};
+    add_again(leased);
+  }
+  // One that did not end after all, with its note.
+  void add_again(slot& leased) noexcept {
+    if (!is_kept_) return;
     std::lock_guard const lock(mutex_);
     all_.add(leased);
   }

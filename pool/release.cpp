@@ -1,9 +1,6 @@
 // The end of a lease, on the right streams, whatever fails.
-#include <algorithm>
 #include <exception>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <utility>
 
 #include "escrow/core/error.hpp"

@@ -32,8 +32,8 @@ struct search_result {
   bool is_busy = false;
   bool is_on_its_way = false;          // a slot, or room for one
   bool has_moved = false;              // a slot, or room: the search may have missed some
-  search_pass pass;                    // see state::take_idle()
-  std::uint64_t reclaimed_before = 0;  // before the last try to make one: see state::reclaimed()
+  search_pass pass;                    // see slot_pool::state::take_idle()
+  std::uint64_t reclaimed_before = 0;  // before the last try to make one: see reclaimed()
   bool was_worker_late = false;        // to reclaim what it has
 
   // In a handler: no slot could be made for that reason.
@@ -54,7 +54,7 @@ struct search_result {
 class search_turns {
  public:
   [[nodiscard]] std::size_t room_of_turn() const noexcept {
-    return room_.load(std::memory_order_relaxed);  // relaxed: a number, see state::reserve()
+    return room_.load(std::memory_order_relaxed);  // relaxed: a number, see pool_sizes::reserve()
   }
 
  private:

@@ -43,8 +43,7 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   }
   [[nodiscard]] claimed_slot leased(slot& taken, stream_use const& on, source_location where,
                                     std::uint64_t capture_id = 0) noexcept {
-    if (options.track_leases) taken.note_ = {where, std::chrono::steady_clock::now()};
-    leases.add(taken);
+    leases.add(taken, where);
     taken.recorded_at_ = 0;
     if (!taken.kept_in_.empty()) [[unlikely]]
       taken.kept_in_.clear();

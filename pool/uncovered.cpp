@@ -63,7 +63,7 @@ bool slot_pool::state::release_uncovered(claimed_slot& lease) {
   }
   slot* const oldest = of.free.take_uncovered(lease.on.id, &used);
   if (oldest == &used) {
-    leases.add(used);
+    leases.add_again(used);
     return false;
   }
   lease.what = nullptr;

@@ -54,8 +54,8 @@ cudaError_t escrow_last_cuda_error(void);
 // Whether that call was an escrow_retire...() that has taken the object all the same.
 bool escrow_last_error_took_object(void);
 
-// The line that calls this thread's next function with a status: its error, and reports of what it
-// claims, name it. `file` must stay, as a literal does. escrow/callers.h says it for you.
+// The source line of this thread's next call that returns an escrow_status: errors, and reports of
+// what it claims, name it. `file` must stay, as a literal does. escrow/callers.h says it for you.
 void escrow_set_caller(char const* file, int line);
 
 // The worker, which destroys what the GPU no longer needs. The process has one.
