@@ -22,7 +22,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-constexpr auto window = std::chrono::milliseconds(100);
+constexpr auto kept_window = std::chrono::milliseconds(100);
 
 thread_local memory_scope scope_now;
 
@@ -49,7 +49,7 @@ memory_scope::set::~set() {
 device_store& device_store::global() {
   static never_destroyed<device_store> only;
   [[maybe_unused]] static bool const settles = [] {
-    deleter_core::set_at_rest([]() noexcept { return only->settle(window); });
+    deleter_core::set_at_rest([]() noexcept { return only->settle(kept_window); });
     return true;
   }();
   return *only;
@@ -156,7 +156,7 @@ cudaError_t device_store::free(void* address) noexcept {
   if (in->count(0, bytes)) {
     // The worker gives it back in a while; without one, this thread does at once.
     deleter_core* const global = deleter_core::global_or_null();
-    static_cast<void>(in->settle(global != nullptr ? window : clock::duration::zero()));
+    static_cast<void>(in->settle(global != nullptr ? kept_window : clock::duration::zero()));
     if (global != nullptr) global->wake();
   }
   if (waits) {
