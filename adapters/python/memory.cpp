@@ -1,0 +1,392 @@
+// Scratch memory for Python: pools with leases, and allocators by address.
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "escrow/internal/never_destroyed.hpp"
+#include "escrow/pool/memory_report.hpp"
+#include "escrow/pool/stream_allocator.hpp"
+#include "module.hpp"
+
+namespace escrow::python {
+
+namespace {
+
+// The pools that Python made, for trim().
+class pool_registry {
+ public:
+  void add(std::shared_ptr<scratch_pool> const& made) { add_weak(made); }
+  void add_weak(std::weak_ptr<scratch_pool> made) {
+    std::lock_guard const lock(mutex_);
+    std::erase_if(all_, [](auto const& each) { return each.expired(); });
+    all_.push_back(std::move(made));
+  }
+  [[nodiscard]] std::vector<std::shared_ptr<scratch_pool>> living() const {
+    std::vector<std::shared_ptr<scratch_pool>> result;
+    std::lock_guard const lock(mutex_);
+    for (auto const& each : all_) {
+      if (auto its = each.lock()) result.push_back(std::move(its));
+    }
+    return result;
+  }
+
+ private:
+  mutable std::mutex mutex_;  // guards the list
+  std::vector<std::weak_ptr<scratch_pool>> all_;
+};
+pool_registry& registry() {
+  static never_destroyed<pool_registry> its;
+  return *its;
+}
+
+struct python_pool {
+  ends_without_gil<std::shared_ptr<scratch_pool>> held;
+  int device;
+
+  [[nodiscard]] scratch_pool& need(char const* call) { return *held.need(call); }
+};
+
+// Has its stream: that must be alive when the lease ends.
+struct python_lease {
+  lease<device_block> held;
+  std::size_t size;
+  nb::object stream;
+
+  [[nodiscard]] lease<device_block>& need(char const* call) {
+    if (held) return held;
+    throw usage_error(call, "the lease has ended", "claim again");
+  }
+  [[nodiscard]] std::uintptr_t address(char const* call) {
+    return reinterpret_cast<std::uintptr_t>(need(call)->data());
+  }
+};
+
+// The line of Python that calls; nowhere if there is none. Names of files are kept for reports.
+source_location line_of_python() {
+  PyFrameObject* const frame = PyEval_GetFrame();
+  if (frame == nullptr) return {};
+  nb::object const code = nb::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
+  auto const file = nb::cast<std::string>(code.attr("co_filename"));
+  static never_destroyed<std::unordered_map<std::string, std::string>> files;  // by the GIL
+  std::string const& kept = files->try_emplace(file, file).first->second;
+  int const line = PyFrame_GetLineNumber(frame);
+  return source_location::current(kept.c_str(), "",
+                                  static_cast<std::uint_least32_t>(line > 0 ? line : 0));
+}
+
+using claim_function = lease<device_block> (scratch_pool::*)(stream_ref, std::size_t,
+                                                             source_location);
+
+template <class Class>
+void define_claim(Class& pool, char const* name, char const* call, claim_function how,
+                  char const* text) {
+  pool.def(
+      name,
+      [call, how](python_pool& from, nb::object stream, std::size_t size) {
+        cudaStream_t const on = stream_of(stream);
+        source_location const where = line_of_python();
+        scratch_pool* its = nullptr;
+        quickly(call, [&] { its = &from.need(call); });
+        lease<device_block> claimed = waiting(call, [&] { return (its->*how)(on, size, where); });
+        return python_lease{std::move(claimed), size, std::move(stream)};
+      },
+      "stream"_a, "size"_a, text);
+}
+
+template <class Class>
+void define_pool_calls(Class& defined, std::string const& name) {
+  using type = typename Class::Type;
+  static never_destroyed<std::vector<std::string>> names;  // for errors
+  auto const named = [&](char const* call) {
+    names->reserve(64);
+    return names->emplace_back(name + "." + call).c_str();
+  };
+  char const* call = named("stats");
+  defined.def(
+      "stats",
+      [call](type& its) {
+        return dict_of(quickly(call, [&] { return to_json(its.need(call).stats()); }));
+      },
+      "Statistics as a dict of ints, in bytes of whole blocks: bytes, bytes_in_use, bytes_idle, "
+      "bytes_in_graphs,\nbytes_peak, grown and returned (blocks), and others.");
+  call = named("describe");
+  defined.def(
+      "describe",
+      [call](type& its) { return quickly(call, [&] { return its.need(call).describe(); }); },
+      "Statistics and what holds memory, in words, for a log.");
+  call = named("trim");
+  defined.def(
+      "trim",
+      [call](type& its, std::size_t keep_bytes) {
+        return waiting(call, [&] { return its.need(call).trim(keep_bytes); });
+      },
+      "keep_bytes"_a = 0,
+      "Frees memory that no work uses, until at most `keep_bytes` are allocated. Returns the bytes "
+      "freed.");
+  call = named("flush");
+  defined.def(
+      "flush",
+      [call](type& its, nb::handle stream) {
+        cudaStream_t const on = stream_of(stream);
+        waiting(call, [&] { its.need(call).on(on).flush(); });
+      },
+      "stream"_a,
+      "Before a pause of `stream`: what was released on it without an event, as by "
+      "streams_outlive_pool, is for\nall streams, captures and trims from now on. UsageError while "
+      "the stream is being captured.");
+  call = named("close");
+  defined.def(
+      "close",
+      [call](type& its, double timeout) {
+        return waiting(call, [&] { return its.need(call).close_for(time_of(timeout, {})).size(); });
+      },
+      "timeout"_a = 0.0,
+      "Refuses claims from now on, frees what is free, and waits at most `timeout` seconds for the "
+      "rest. Returns\nhow many hold something then, which describe() names.");
+  defined.def_prop_ro(
+      "device", [](type const& its) { return its.device; }, "The index of the memory's device.");
+}
+
+void define_pool(nb::module_& to) {
+  nb::class_<python_pool> pool(
+      to, "ScratchPool",
+      "Scratch memory of one device, claimed for a stream, whether or not that is being "
+      "captured.\n\n"
+      "    with pool.claim(stream, 1 << 20) as lease:\n"
+      "        launch(stream, lease.ptr)\n\n"
+      "The memory is free after the stream's work so far; a graph keeps what was claimed in its "
+      "capture until\nits last launch has ended. Any thread.");
+  define_init(
+      pool, "ScratchPool",
+      [](python_pool* place, memory_options const& options) {
+        auto made = std::make_shared<scratch_pool>(options.pool, options.policy);
+        int device = options.pool.device;
+        if (device < 0) check(cudaGetDevice(&device), "cudaGetDevice");
+        registry().add(made);
+        new (place) python_pool{ends_without_gil(std::move(made)), device};
+      },
+      "device: its index; -1 is the current one. label: in errors and reports. group: a Group "
+      "whose "
+      "graphs share\nthis memory. bytes_max: of all blocks. slots_max: blocks of each size (64). "
+      "idle_max: seconds after which\nfree blocks are given back. host_wait_max, capture_wait_max: "
+      "seconds for which a claim at a limit may block\nthe host, eagerly (0) and in a capture "
+      "(10). "
+      "track_leases: reports name each lease. pinned_host: host memory,\nwhose claims are all "
+      "claim_for_host(). held_until_closed, streams_outlive_pool: see pool_options in\n"
+      "escrow/pool/resource_pool.hpp.\n\nErrors: CudaError for a device that is not there.");
+  define_claim(
+      pool, "claim", "ScratchPool.claim", &scratch_pool::claim,
+      "A lease of at least `size` bytes, not initialized, aligned to 256 bytes, for work on "
+      "`stream`.\n\nErrors: PoolExhausted at a limit, OutOfMemory, UsageError for more than "
+      "bytes_max, for a closed pool and for\nan invalidated capture; CudaError.");
+  define_claim(
+      pool, "claim_for_host", "ScratchPool.claim_for_host", &scratch_pool::claim_for_host,
+      "The same for memory that the host writes or reads at once: no GPU work uses it. May "
+      "block the host.");
+  define_claim(pool, "claim_kept", "ScratchPool.claim_kept", &scratch_pool::claim_kept,
+               "The same for a graph's results: no other graph of the group, and no later claim of "
+               "the capture, gets it.");
+  define_pool_calls(pool, "ScratchPool");
+}
+
+void release(python_lease& its, nb::object const& stream) {
+  constexpr char const* call = "Lease.release";
+  quickly(call, [&] {
+    lease<device_block>& held = its.need(call);
+    if (stream.is_none()) {
+      held.release();
+    } else {
+      held.release(stream_of(stream));
+    }
+  });
+}
+
+// As NumPy's, for CuPy, Numba and PyTorch.
+nb::dict array_interface(python_lease& its) {
+  constexpr char const* call = "Lease.__cuda_array_interface__";
+  nb::dict result;
+  result["shape"] = nb::make_tuple(its.size);
+  result["typestr"] = "|u1";
+  result["data"] = nb::make_tuple(quickly(call, [&] { return its.address(call); }), false);
+  result["version"] = 3;
+  auto const stream = reinterpret_cast<std::uintptr_t>(stream_of(its.stream));
+  result["stream"] = stream == 0 ? std::uintptr_t{1} : stream;  // 1: the legacy default stream
+  return result;
+}
+
+void define_lease(nb::module_& to) {
+  nb::class_<python_lease> lease(
+      to, "Lease",
+      "The right to use memory of a pool until its release, which is the end of its `with` block, "
+      "release() or\nits end as an object. The claiming stream must be alive then; the lease keeps "
+      "the "
+      "object that was given.\nOne thread at a time.");
+  lease.def_prop_ro(
+      "ptr",
+      [](python_lease& its) {
+        return quickly("Lease.ptr", [&] { return its.address("Lease.ptr"); });
+      },
+      "The address. UsageError once the lease has ended.");
+  lease.def_ro("size", &python_lease::size, "The bytes that were claimed.");
+  lease.def_ro("stream", &python_lease::stream, "The stream, as it was given.");
+  lease.def_prop_ro("__cuda_array_interface__", &array_interface,
+                    "As an array of `size` bytes, for work on the claiming stream.");
+  lease.def("release", &release, "stream"_a = nb::none(),
+            "Ends the lease after the work on the claiming stream so far, or on `stream`, which "
+            "must be ordered after\nall earlier uses. Does not block.");
+  lease.def(
+      "record_stream",
+      [](python_lease& its, nb::handle stream) {
+        constexpr char const* call = "Lease.record_stream";
+        cudaStream_t const on = stream_of(stream);
+        quickly(call, [&] { its.need(call).record_stream(on); });
+      },
+      "stream"_a,
+      "The memory is used on `stream`, too: its work after this call comes after the memory's "
+      "earlier users, and\nthe release waits for it. If `stream` is captured, its graph keeps the "
+      "memory.");
+  lease.def(
+      "leave_to_graph",
+      [](python_lease& its) {
+        constexpr char const* call = "Lease.leave_to_graph";
+        quickly(call, [&] { its.need(call).leave_to_graph(); });
+      },
+      "Ends a lease of a capture that is over: the graph keeps the memory until its end.");
+  lease.def("__enter__", [](nb::object its) { return its; });
+  lease.def(
+      "__exit__",
+      [](python_lease& its, nb::handle type, nb::handle, nb::handle) {
+        if (!its.held) return;
+        if (type.is_none()) return release(its, nb::none());
+        // The body's error is the one to see: what fails now goes to standard error.
+        escrow::lease<device_block> const ended = std::move(its.held);
+      },
+      "type"_a.none(), "value"_a.none(), "traceback"_a.none());
+  lease.def("__bool__", [](python_lease const& its) { return static_cast<bool>(its.held); });
+}
+
+struct python_allocator {
+  // Shared, so that trim() can hold it while Python drops it.
+  ends_without_gil<std::shared_ptr<stream_allocator>> held;
+  int device;
+
+  [[nodiscard]] stream_allocator& allocator(char const* call) { return *held.need(call); }
+  [[nodiscard]] scratch_pool& need(char const* call) { return allocator(call).pool(); }
+};
+
+using allocate_function = void* (stream_allocator::*)(stream_ref, std::size_t, std::size_t,
+                                                      source_location);
+
+template <class Class>
+void define_allocate(Class& defined, char const* name, char const* call, allocate_function how,
+                     char const* text) {
+  defined.def(
+      name,
+      [call, how](python_allocator& from, nb::handle stream, std::size_t size,
+                  std::size_t alignment) {
+        cudaStream_t const on = stream_of(stream);
+        void* const memory =
+            waiting(call, [&] { return (from.allocator(call).*how)(on, size, alignment, {}); });
+        return reinterpret_cast<std::uintptr_t>(memory);
+      },
+      "stream"_a, "size"_a, "alignment"_a = stream_allocator::default_alignment, text);
+}
+
+// NOLINTBEGIN(performance-no-int-to-ptr): Python has addresses as numbers
+void define_allocator(nb::module_& to) {
+  nb::class_<python_allocator> allocator(
+      to, "StreamAllocator",
+      "A ScratchPool for interfaces that give memory back by its address, an int. Any thread.");
+  define_init(
+      allocator, "StreamAllocator",
+      [](python_allocator* place, memory_options const& options) {
+        auto made = std::make_shared<stream_allocator>(options.pool, options.policy);
+        registry().add_weak(std::shared_ptr<scratch_pool>(made, &made->pool()));
+        int const device = made->device();
+        new (place) python_allocator{ends_without_gil(std::move(made)), device};
+      },
+      "Options as those of ScratchPool; slots_max: no limit.");
+  define_allocate(allocator, "allocate", "StreamAllocator.allocate", &stream_allocator::allocate,
+                  "The address of at least `size` bytes, not initialized, for work on `stream`; "
+                  "never 0. `alignment` is a\npower of two. Errors as ScratchPool.claim().");
+  define_allocate(allocator, "allocate_for_host", "StreamAllocator.allocate_for_host",
+                  &stream_allocator::allocate_for_host,
+                  "The same for memory that the host uses at once. May block the host.");
+  define_allocate(allocator, "allocate_kept", "StreamAllocator.allocate_kept",
+                  &stream_allocator::allocate_kept, "The same, as ScratchPool.claim_kept().");
+  allocator.def(
+      "free",
+      [](python_allocator& its, nb::handle stream, std::uintptr_t ptr) {
+        constexpr char const* call = "StreamAllocator.free";
+        cudaStream_t const on = stream_of(stream);
+        quickly(call, [&] { its.allocator(call).deallocate(on, reinterpret_cast<void*>(ptr)); });
+      },
+      "stream"_a, "ptr"_a,
+      "Frees after the work on `stream` so far, which comes after all uses; 0 does nothing. "
+      "UsageError for an\naddress that is not allocated.");
+  allocator.def(
+      "record_stream",
+      [](python_allocator& its, nb::handle stream, std::uintptr_t ptr) {
+        constexpr char const* call = "StreamAllocator.record_stream";
+        cudaStream_t const on = stream_of(stream);
+        quickly(call, [&] { its.allocator(call).record_stream(on, reinterpret_cast<void*>(ptr)); });
+      },
+      "stream"_a, "ptr"_a, "As Lease.record_stream().");
+  allocator.def(
+      "is_allocated",
+      [](python_allocator& its, std::uintptr_t ptr) {
+        constexpr char const* call = "StreamAllocator.is_allocated";
+        return quickly(
+            call, [&] { return its.allocator(call).is_allocated(reinterpret_cast<void*>(ptr)); });
+      },
+      "ptr"_a, "Whether the address is allocated here now.");
+  define_pool_calls(allocator, "StreamAllocator");
+}
+// NOLINTEND(performance-no-int-to-ptr)
+
+std::size_t trim(int device) {
+  return waiting("trim", [device] {
+    int on = device;
+    if (on < 0) check(cudaGetDevice(&on), "cudaGetDevice");
+    std::size_t freed = 0;
+    for (auto const& each : registry().living()) freed += each->trim();
+    return freed + trim_device_memory(on);
+  });
+}
+
+}  // namespace
+
+void add_memory(nb::module_& to) {
+  nb::class_<python_group> group(to, "Group",
+                                 "Graphs of a group share their scratch memory, one after another: "
+                                 "together they need what the largest needs.");
+  define_pool(to);
+  define_lease(to);
+  define_allocator(to);
+  to.def("trim", &trim, "device"_a = -1,
+         "Frees memory that no work uses: of the pools and allocators that Python made, on any "
+         "device, "
+         "and what\nEscrow keeps of `device` (-1: the current one). Returns the bytes freed.");
+  to.def(
+      "_memory_info",
+      [] {
+        std::size_t free = 0;
+        std::size_t total = 0;
+        waiting("memory_info", [&] { check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo"); });
+        return nb::make_tuple(free, total);
+      },
+      "Of the current device: free and total bytes.");
+  to.def(
+      "report", [] { return dict_of(waiting("report", [] { return to_json(report_memory()); })); },
+      "Who holds the memory of the process, in all pools, also those of C++ and C, as a dict: "
+      "devices, "
+      "pools,\ngroups, graphs, execs. Members as memory_report's in "
+      "escrow/pool/memory_report.hpp.");
+  to.def(
+      "describe", [] { return waiting("describe", [] { return describe(report_memory()); }); },
+      "The report in words, for a log.");
+}
+
+}  // namespace escrow::python
