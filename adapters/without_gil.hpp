@@ -2,7 +2,9 @@
 // too.
 #pragma once
 
+#include <cxxabi.h>
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <atomic>
 
@@ -29,14 +31,14 @@ class [[nodiscard]] without_gil {
   }
   without_gil(without_gil&&) = delete;
   ~without_gil() {
-    if (thread_ != nullptr) python_->take_back(thread_);
+    if (thread_ != nullptr) take_back(*python_, thread_);
   }
 
   // The GIL as it was before, for a scope within this one: for a function of the caller's.
   class [[nodiscard]] as_before {
    public:
     explicit as_before(without_gil& of) noexcept : of_(of) {
-      if (of_.thread_ != nullptr) of_.python_->take_back(of_.thread_);
+      if (of_.thread_ != nullptr) take_back(*of_.python_, of_.thread_);
     }
     as_before(as_before&&) = delete;
     ~as_before() {
@@ -54,6 +56,16 @@ class [[nodiscard]] without_gil {
     void* (*let_go)();
     void (*take_back)(void*);
   };
+
+  // Once the interpreter ends, CPython before 3.14 ends the thread of somebody who wants the lock,
+  // by unwinding it, which destructors do not allow: the thread stays here, as with 3.14.
+  static void take_back(functions const& python, void* thread) noexcept {
+    try {
+      python.take_back(thread);
+    } catch (abi::__forced_unwind const&) {
+      while (true) pause();
+    }
+  }
 
   // Null until it is found. Release and acquire: who reads it has what it points to.
   static std::atomic<functions const*>& found() noexcept {

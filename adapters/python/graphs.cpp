@@ -15,13 +15,13 @@ namespace {
 
 constexpr double usual_wait = 10.0;
 
-// A function of Python's that is called without the GIL; its result.
+// A function of Python's that is called where the GIL was let go; its result.
 class python_call {
  public:
   explicit python_call(nb::callable function) : function_(std::move(function)) {}
 
-  void operator()() {
-    nb::gil_scoped_acquire const gil;
+  void operator()(gil_let_go& around) {
+    gil_let_go::taken const gil(around);
     result = function_();
   }
   nb::object result;
@@ -61,9 +61,9 @@ void define_group(nb::module_& to) {
         constexpr char const* call = "Group.run";
         cudaStream_t const on = stream_of(stream);
         python_call work(std::move(function));
-        waiting(call, [&] {
+        waiting(call, [&](gil_let_go& around) {
           its.held.run(
-              on, [&] { work(); }, time_of(wait_max, {}));
+              on, [&] { work(around); }, time_of(wait_max, {}));
         });
         return work.result;
       },
@@ -171,9 +171,9 @@ void define_hoisted(nb::module_& to) {
         constexpr char const* call = "Hoisted.launch";
         cudaStream_t const on = stream_of(stream);
         python_call work(std::move(function));
-        waiting(call, [&] {
+        waiting(call, [&](gil_let_go& around) {
           its.need(call).launch(
-              on, [&] { work(); }, time_of(wait_max, {}));
+              on, [&] { work(around); }, time_of(wait_max, {}));
         });
         return work.result;
       },

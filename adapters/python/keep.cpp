@@ -52,7 +52,7 @@ class reference_dropper {
   // With the GIL, before the interpreter ends: drops what is there, and leaks what comes later.
   void end() {
     {
-      nb::gil_scoped_release const others_run;
+      gil_let_go const others_run;
       std::lock_guard const gate(gate_);  // no drop runs
       std::lock_guard const lock(mutex_);
       is_over_ = true;

@@ -57,8 +57,8 @@ PyObject* new_error(nb::module_& to, char const* name, nb::object const& bases, 
 }
 
 [[noreturn]] void refuse_type(char const* what, char const* advice, nb::handle given) {
-  std::string const text =
-      std::string(what) + " is a " + Py_TYPE(given.ptr())->tp_name + "; " + advice;
+  auto const type = nb::cast<std::string>(given.type().attr("__name__"));
+  std::string const text = std::string(what) + " is a " + type + "; " + advice;
   throw nb::type_error(text.c_str());
 }
 

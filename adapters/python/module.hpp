@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <cxxabi.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstddef>
@@ -12,16 +14,16 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "escrow/deleter/sharing_group.hpp"
 #include "escrow/pool/scratch_pool.hpp"
-#include "without_gil.hpp"
 
 namespace escrow::python {
 
 namespace nb = nanobind;
-using namespace nb::literals;
+using nb::literals::operator""_a;
 
 // The handle of a stream: an int, or an object with __cuda_stream__ (the protocol of cuda.core), or
 // with the attribute `cuda_stream` (PyTorch) or `ptr` (CuPy). Raises TypeError for anything else.
@@ -46,12 +48,48 @@ decltype(auto) quickly(char const* call, Function const& function) {
   }
 }
 
+// The calling thread's GIL, let go for a scope, as nb::gil_scoped_release. Once the interpreter
+// ends, CPython before 3.14 ends a thread that wants the GIL back, by unwinding it, which
+// destructors do not allow: this thread stays here instead, as with 3.14.
+class [[nodiscard]] gil_let_go {
+ public:
+  gil_let_go() noexcept : thread_(PyEval_SaveThread()) {}
+  gil_let_go(gil_let_go&&) = delete;
+  ~gil_let_go() { take(thread_); }
+
+  // The GIL once more, for a call of Python in the scope.
+  class [[nodiscard]] taken {
+   public:
+    explicit taken(gil_let_go& of) noexcept : of_(of) { take(of_.thread_); }
+    taken(taken&&) = delete;
+    ~taken() { of_.thread_ = PyEval_SaveThread(); }
+
+   private:
+    gil_let_go& of_;
+  };
+
+ private:
+  static void take(PyThreadState* thread) noexcept {
+    try {
+      PyEval_RestoreThread(thread);
+    } catch (abi::__forced_unwind const&) {
+      while (true) pause();
+    }
+  }
+
+  PyThreadState* thread_;
+};
+
 // The same without the GIL: for what may wait for the GPU, for the worker or for a graph's lock.
 template <class Function>
 decltype(auto) waiting(char const* call, Function const& function) {
   return quickly(call, [&]() -> decltype(auto) {
-    nb::gil_scoped_release const others_run;
-    return function();
+    gil_let_go others_run;
+    if constexpr (std::is_invocable_v<Function const&, gil_let_go&>) {
+      return function(others_run);
+    } else {
+      return function();
+    }
   });
 }
 
@@ -66,7 +104,7 @@ class ends_without_gil {
 
   void reset() {
     if (!held_) return;
-    without_gil const others_run;
+    gil_let_go const others_run;
     held_.reset();
   }
   // Raises UsageError once it was closed.

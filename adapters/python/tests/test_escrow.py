@@ -1,0 +1,365 @@
+#!/usr/bin/env python3
+"""The package on the simulated runtime: memory, groups, execs, and objects that graphs keep."""
+import ast
+import pathlib
+import subprocess
+import sys
+import threading
+import unittest
+
+import escrow
+from escrow import _escrow
+from world import MIB, Stream, Thing, capture, thing, wait_until
+
+
+class Memory(unittest.TestCase):
+    def setUp(self):
+        self.stream = Stream()
+
+    def test_a_lease_ends_with_its_block(self):
+        pool = escrow.ScratchPool(label="solver", track_leases=True)
+        with pool.claim(self.stream, 1000) as lease:
+            self.assertTrue(lease)
+            self.assertEqual((lease.ptr % 256, lease.size, lease.stream), (0, 1000, self.stream))
+            self.assertIn(f"a lease holds 1 for 0 ms, since the claim at {__file__}", pool.describe())
+            self.stream.memset(lease.ptr, 1000)
+        self.assertFalse(lease)
+        for use in (lambda: lease.ptr, lease.release, lambda: lease.record_stream(self.stream)):
+            with self.assertRaisesRegex(escrow.UsageError, "the lease has ended; claim again"):
+                use()
+        self.assertEqual(pool.stats()["bytes_in_use"], 0)
+        self.stream.synchronize()
+        self.assertEqual(pool.trim(), 1024)
+
+    def test_a_lease_ends_as_an_object_and_on_another_stream(self):
+        pool = escrow.ScratchPool()
+        lease = pool.claim(self.stream.handle, 1)
+        address = lease.ptr
+        del lease
+        again = pool.claim(self.stream, 1)
+        self.assertEqual(again.ptr, address)
+        other = Stream()
+        again.record_stream(other)
+        again.release(other)
+        self.assertEqual(pool.stats()["bytes_in_use"], 0)
+
+    def test_the_error_of_a_block_is_the_one_to_see(self):
+        pool = escrow.ScratchPool()
+        with self.assertRaisesRegex(ValueError, "of the block"), pool.claim(self.stream, 1):
+            raise ValueError("of the block")
+        with self.assertRaises(ValueError), pool.claim(self.stream, 1) as lease:
+            lease.release()
+            raise ValueError
+        self.assertEqual(pool.stats()["bytes_in_use"], 0)
+
+    def test_errors_have_types_and_say_what_to_do(self):
+        pool = escrow.ScratchPool(label="small", bytes_max=1024)
+        kept = pool.claim(self.stream, 1024)
+        with self.assertRaisesRegex(escrow.PoolExhausted, r"^ScratchPool\.claim: .*small") as caught:
+            pool.claim(self.stream, 1024)
+        self.assertIsInstance(caught.exception, MemoryError)
+        self.assertIsInstance(caught.exception, escrow.EscrowError)
+        with self.assertRaises(escrow.OutOfMemory) as caught:
+            escrow.ScratchPool().claim(self.stream, 1 << 39)
+        self.assertEqual((caught.exception.status, caught.exception.name), (2, "cudaErrorMemoryAllocation"))
+        with self.assertRaises(escrow.CudaError) as caught:
+            escrow.ScratchPool(device=1000)
+        self.assertEqual(caught.exception.name, "cudaErrorInvalidDevice")
+        for stream in ("a stream", 1.5j, object()):
+            with self.assertRaisesRegex(TypeError, "__cuda_stream__"):
+                pool.claim(stream, 1)
+        with self.assertRaisesRegex(TypeError, "incompatible function arguments"):
+            escrow.ScratchPool(byte_max=1)
+        with self.assertRaises((OverflowError, TypeError)):
+            pool.claim(self.stream, -1)
+        self.assertEqual(pool.close(), 1)
+        with self.assertRaisesRegex(escrow.UsageError, "close"):
+            pool.claim(self.stream, 1)
+        kept.release()
+
+    def test_a_graph_keeps_memory_of_its_capture(self):
+        pool = escrow.ScratchPool()
+        with capture(self.stream) as captured, pool.claim(self.stream, MIB) as lease:
+            address = lease.ptr
+            self.stream.memset(address, MIB)
+        with pool.claim(self.stream, MIB) as other:
+            self.assertNotEqual(other.ptr, address)
+        self.assertEqual(pool.stats()["bytes_in_graphs"], MIB)
+        exec_ = escrow.GraphExec(captured[0])
+        captured[0].destroy()
+        self.assertTrue(exec_.is_bare)
+        exec_.launch(self.stream, 3)
+        exec_.close()
+        with self.assertRaisesRegex(escrow.UsageError, "GraphExec.launch: it was closed"):
+            exec_.launch(self.stream)
+        self.assertTrue(wait_until(lambda: pool.stats()["bytes_in_graphs"] == 0))
+
+    def test_memory_for_the_host_and_kept(self):
+        pool = escrow.ScratchPool(pinned_host=True)
+        with pool.claim_for_host(self.stream, 10) as lease, pool.claim_kept(self.stream, 10) as other:
+            self.assertNotEqual(lease.ptr, other.ptr)
+        stream = Stream()
+        lasting = escrow.ScratchPool(streams_outlive_pool=True)
+        lasting.claim(stream, MIB).release()
+        self.assertEqual(lasting.trim(), 0)
+        lasting.flush(stream)
+        stream.synchronize()
+        self.assertEqual(lasting.trim(), MIB)
+
+    def test_an_array_interface(self):
+        with escrow.ScratchPool().claim(0, 8) as lease:
+            interface = lease.__cuda_array_interface__
+        self.assertEqual((interface["shape"], interface["typestr"], interface["stream"]), ((8,), "|u1", 1))
+
+    def test_an_allocator_frees_by_address(self):
+        allocator = escrow.StreamAllocator(label="by address")
+        address = allocator.allocate(self.stream, 1000, alignment=1024)
+        self.assertEqual(address % 1024, 0)
+        self.assertTrue(allocator.is_allocated(address))
+        other = Stream()
+        allocator.record_stream(other, address)
+        allocator.free(self.stream, address)
+        self.assertFalse(allocator.is_allocated(address))
+        with self.assertRaisesRegex(escrow.UsageError, "^StreamAllocator.free: "):
+            allocator.free(self.stream, address)
+        with self.assertRaisesRegex(escrow.UsageError, "`alignment` is 3; pass a power of two"):
+            allocator.allocate(self.stream, 1, 3)
+        kept, host = allocator.allocate_kept(self.stream, 1), allocator.allocate_for_host(self.stream, 1)
+        allocator.free(self.stream, kept)
+        allocator.free(self.stream, host)
+        allocator.free(self.stream, 0)
+        self.assertEqual(allocator.device, 0)
+
+    def test_reports_are_of_the_process(self):
+        before = escrow.stats()["memory"]
+        pool = escrow.ScratchPool(label="to report")
+        with pool.claim(self.stream, MIB):
+            now = escrow.stats()["memory"]
+            self.assertEqual(now["bytes_in_use"], before["bytes_in_use"] + MIB)
+            self.assertGreaterEqual(now["pools"], 1)
+            self.assertIn("to report", [each["label"] for each in escrow.report()["pools"]])
+            self.assertIn('"to report"', escrow.describe())
+        self.stream.synchronize()
+        self.assertGreaterEqual(escrow.trim(0), MIB)
+        self.assertEqual(pool.stats()["bytes"], 0)
+        self.assertEqual(escrow.stats(1000)["memory"]["pools"], 0)
+
+
+class Groups(unittest.TestCase):
+    def test_eager_work_and_graphs_share_memory_in_turn(self):
+        stream, group = Stream(), escrow.Group("engine")
+        pool = escrow.ScratchPool(group=group)
+
+        def work():
+            with pool.claim(stream, MIB) as lease:
+                stream.memset(lease.ptr, MIB)
+            return lease.size
+
+        self.assertEqual(group.run(stream, work), MIB)
+        with capture(stream) as captured:
+            work()
+        held = escrow.Hoisted(captured[0])
+        exec_ = escrow.GraphExec(captured[0])
+        self.assertEqual(held.launch(stream, lambda: exec_.handle) > 0, True)
+        captured[0].destroy()
+        stats = group.stats()
+        self.assertEqual((group.label, stats["bytes"], stats["launches"]), ("engine", 2 * MIB, 2))
+        with self.assertRaises(ZeroDivisionError):
+            group.run(stream, lambda: 1 / 0)
+        with self.assertRaisesRegex(escrow.UsageError, "inside"):
+            group.run(stream, lambda: group.run(stream, work))
+        exec_.close()
+        held.release(stream)
+        with self.assertRaisesRegex(escrow.UsageError, "closed"):
+            held.release()
+        self.assertTrue(wait_until(lambda: pool.stats()["bytes_in_graphs"] == 0))
+
+    def test_another_threads_launch_is_waited_for(self):
+        one, two, group = Stream(), Stream(), escrow.Group()
+        inside, go_on = threading.Event(), threading.Event()
+
+        def work():
+            inside.set()
+            go_on.wait(10)
+
+        other = threading.Thread(target=lambda: group.run(one, work))
+        other.start()
+        inside.wait(10)
+        with self.assertRaises(escrow.GroupBusy) as caught:
+            group.run(two, lambda: None, wait_max=0.01)
+        self.assertIsInstance(caught.exception, TimeoutError)
+        go_on.set()
+        other.join()
+        self.assertEqual(group.run(two, lambda: 7), 7)
+
+    def test_a_captured_stream_is_refused(self):
+        stream, pool = Stream(), escrow.ScratchPool()
+        with capture(stream) as captured:
+            pool.claim(stream, 1).release()
+        exec_ = escrow.GraphExec(captured[0].handle)
+        with capture(stream) as other:
+            with self.assertRaisesRegex(escrow.UsageError, "`stream` is being captured"):
+                exec_.launch(stream)
+            with self.assertRaisesRegex(escrow.UsageError, "captured"):
+                pool.flush(stream)
+        exec_.update(captured[0])
+        with self.assertRaisesRegex(TypeError, "`graph` is a str"):
+            exec_.update("a graph")
+        captured[0].destroy()
+        other[0].destroy()
+
+
+class Kept(unittest.TestCase):
+    def setUp(self):
+        self.stream = Stream()
+
+    def test_a_graph_keeps_an_object_until_its_last_launch(self):
+        its, weak = thing()
+        with capture(self.stream) as captured:
+            self.assertIs(escrow.keep(its, self.stream), its)
+        del its
+        exec_ = escrow.GraphExec(captured[0])
+        captured[0].destroy()
+        go_on = threading.Event()
+        keep_alive = self.stream.host_function(go_on.wait)
+        exec_.launch(self.stream)
+        exec_.close()
+        self.assertFalse(escrow.drain(0.05))
+        self.assertIsNotNone(weak())
+        go_on.set()
+        self.assertTrue(wait_until(lambda: weak() is None))
+        del keep_alive
+
+    def test_a_stream_keeps_an_object_until_its_work_is_done(self):
+        for keep in (escrow.keep, escrow.retire):
+            its, weak = thing()
+            go_on = threading.Event()
+            keep_alive = self.stream.host_function(go_on.wait)
+            keep(its, self.stream)
+            del its
+            self.assertIsNotNone(weak())
+            go_on.set()
+            self.assertTrue(wait_until(lambda: weak() is None))  # noqa: B023: called here
+            del keep_alive
+
+    def test_what_cannot_be_kept_is_not_held(self):
+        its, weak = thing()
+        with self.assertRaises(TypeError):
+            escrow.keep(its, "no stream")
+        del its
+        self.assertIsNone(weak())
+        self.assertIsNone(escrow.keep(None, self.stream))
+
+    def test_an_objects_end_may_use_escrow_but_not_wait_for_itself(self):
+        seen = []
+
+        class Uses:
+            def __del__(self):
+                pool = escrow.ScratchPool()
+                pool.claim(0, 1).release()
+                try:
+                    escrow.drain(1)
+                except escrow.UsageError as error:
+                    seen.append(str(error))
+
+        escrow.retire(Uses(), self.stream)
+        self.assertTrue(wait_until(lambda: seen))
+        self.assertIn("drain: it is called while a kept object ends", seen[0])
+
+    def test_many_captures_on_many_threads_lose_nothing(self):
+        rounds, workers = 250, 4
+        early = []
+
+        def work():
+            stream, sums = Stream(), []
+
+            class Target:
+                def __init__(self):
+                    self.used = 0
+
+            for _ in range(rounds):
+                target = Target()
+                weak = escrow.keep(target, stream)
+                thing_, seen = thing()
+                with capture(stream) as captured:
+                    escrow.keep(thing_, stream)
+                del thing_
+                exec_ = escrow.GraphExec(captured[0])
+                captured[0].destroy()
+                exec_.launch(stream, 2)
+                early.append(seen() is None)
+                exec_.close()
+                sums.append(weak.used)
+
+        before = Thing.living
+        threads = [threading.Thread(target=work) for _ in range(workers)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        self.assertEqual((len(early), any(early)), (rounds * workers, False))
+        self.assertTrue(wait_until(lambda: Thing.living == before), Thing.living - before)
+        self.assertEqual(escrow.stats()["worker"]["leaked"], 0)
+
+
+class Interpreter(unittest.TestCase):
+    def run_python(self, program):
+        result = subprocess.run([sys.executable, "-c", program], cwd=pathlib.Path(__file__).parent, timeout=60,
+                                capture_output=True, text=True, check=False)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return result.stdout
+
+    def test_ends_while_graphs_and_streams_keep_objects(self):
+        program = """
+import atexit, collections, threading, time
+import escrow
+from world import Stream, capture
+class Speaks:
+    def __init__(self, name): self.name = name
+    def __del__(self): print(self.name, flush=True)
+stream = Stream()
+with capture(stream) as captured:
+    escrow.keep(Speaks("of a graph"), stream)
+collections.exec_ = escrow.GraphExec(captured[0])  # ends with the interpreter's modules
+captured[0].destroy()
+escrow.retire(Speaks("of a stream"), stream)
+escrow.drain(10)
+pools = [escrow.ScratchPool() for _ in range(3)]
+collections.lease = pools[0].claim(stream, 1)
+def destroy():
+    while True:
+        with capture(stream2) as other: escrow.keep(object(), stream2)
+        other[0].destroy()
+stream2 = Stream()
+threading.Thread(target=destroy, daemon=True).start()
+time.sleep(0.1)
+"""
+        for _ in range(5):
+            self.assertEqual(self.run_python(program), "of a stream\n")
+
+    def test_the_stub_names_what_is_there(self):
+        source = pathlib.Path(escrow.__file__).with_name("_escrow.pyi").read_text()
+        tree = {each.name: each for each in ast.parse(source).body if isinstance(each, (ast.ClassDef, ast.FunctionDef))}
+        told = set(tree) - {"HasCudaStream", "HasHandle", "_Memory"}
+        there = {name for name in dir(_escrow) if callable(getattr(_escrow, name)) and not name.startswith("__")}
+        self.assertEqual(told, there)
+        shared = [each.name for each in tree["_Memory"].body if isinstance(each, ast.FunctionDef)]
+        for name in ("ScratchPool", "StreamAllocator", "Lease", "Group", "GraphExec", "Hoisted"):
+            methods = [each.name for each in tree[name].body if isinstance(each, ast.FunctionDef)]
+            methods += shared if name in ("ScratchPool", "StreamAllocator") else []
+            there = {each for each in vars(getattr(_escrow, name)) if not each.startswith("_") or each in methods}
+            self.assertEqual(set(methods), there, name)
+
+    def test_all_is_documented(self):
+        for name in escrow.__all__:
+            its = getattr(escrow, name)
+            if isinstance(its, (str, int)):
+                continue
+            self.assertTrue(its.__doc__, name)
+            for method in vars(its) if isinstance(its, type) and not issubclass(its, Exception) else ():
+                if not method.startswith("_"):
+                    self.assertTrue(getattr(its, method).__doc__, f"{name}.{method}")
+
+
+if __name__ == "__main__":
+    unittest.main()
