@@ -53,7 +53,8 @@ void define_group(nb::module_& to) {
   group.def_ro("label", &python_group::label, "In errors and reports.");
   group.def(
       "stats", [](python_group const& its) { return dict_of(to_json(its.held.stats())); },
-      "A dict: slots, bytes, launches, stream_waits, outliving (ints), and unordered: the ids of "
+      "A dict: slots, bytes, launches, stream_waits, outliving (ints), is_parked, and unordered: "
+      "the ids of "
       "graphs whose\nlaunches nothing orders.");
   group.def(
       "run",
@@ -76,6 +77,29 @@ void define_group(nb::module_& to) {
       "launch. There is no `with` for this: a block that\nnever ends would stop the group.\n\n"
       "Errors: GroupBusy; UsageError for a captured stream, inside another launch, and if a lease "
       "outlives the call;\nCudaError; what the function raises.");
+}
+
+void define_parking(nb::module_& to) {
+  auto group = nb::borrow<nb::class_<python_group>>(to.attr("Group"));
+  group.def(
+      "park",
+      [](python_group& its, bool keep_contents, double wait_max) {
+        return waiting("Group.park", [&] {
+          return its.held.park({.keep_contents = keep_contents, .wait_max = time_of(wait_max, {})});
+        });
+      },
+      nb::kw_only(), "keep_contents"_a = false, "wait_max"_a = usual_wait,
+      "Gives the memory that the group's graphs share back to the device until unpark(); graphs "
+      "and "
+      "execs stay.\nWaits for the last launch, at most `wait_max` seconds. keep_contents: copies "
+      "it "
+      "to the host and back.\nReturns the bytes.\n\nErrors: UsageError, which names what is in the "
+      "way, and for launches meanwhile; GroupBusy; CudaError.");
+  group.def(
+      "unpark",
+      [](python_group& its) { return waiting("Group.unpark", [&] { return its.held.unpark(); }); },
+      "Maps that memory again. Returns the bytes. CudaError if there is none: the group stays "
+      "parked.");
 }
 
 using held_exec = ends_without_gil<graph_exec>;
@@ -206,6 +230,7 @@ void define_hoisted(nb::module_& to) {
 
 void add_graphs(nb::module_& to) {
   define_group(to);
+  define_parking(to);
   define_exec(to);
   define_hoisted(to);
   to.def(

@@ -106,6 +106,15 @@ class Memory(unittest.TestCase):
         stream.synchronize()
         self.assertEqual(lasting.trim(), MIB)
 
+    def test_python_runs_while_a_claim_waits(self):
+        pool, other, ran = escrow.ScratchPool(slots_max=1), Stream(), []
+        lease = pool.claim(self.stream, 1)
+        keep_alive = self.stream.host_function(lambda: ran.append(True))  # takes the GIL
+        lease.release()
+        with pool.claim_for_host(other, 1):
+            self.assertEqual(ran, [True])
+        del keep_alive
+
     def test_an_array_interface(self):
         with escrow.ScratchPool().claim(0, 8) as lease:
             interface = lease.__cuda_array_interface__
@@ -172,6 +181,26 @@ class Groups(unittest.TestCase):
         held.release(stream)
         with self.assertRaisesRegex(escrow.UsageError, "closed"):
             held.release()
+        self.assertTrue(wait_until(lambda: pool.stats()["bytes_in_graphs"] == 0))
+
+    def test_a_group_is_parked(self):
+        stream, group = Stream(), escrow.Group("sleeps")
+        pool = escrow.ScratchPool(group=group)
+        stream.begin()
+        pool.claim(stream, MIB).release()
+        graph = stream.end()
+        exec_ = escrow.GraphExec(graph)
+        graph.destroy()
+        exec_.launch(stream)
+        with self.assertRaisesRegex(escrow.UsageError, "^Group.unpark: "):
+            group.unpark()
+        self.assertEqual(group.park(keep_contents=True), 2 * MIB)
+        self.assertTrue(group.stats()["is_parked"])
+        with self.assertRaisesRegex(escrow.UsageError, "parked"):
+            exec_.launch(stream)
+        self.assertEqual(group.unpark(), 2 * MIB)
+        exec_.launch(stream)
+        exec_.close()
         self.assertTrue(wait_until(lambda: pool.stats()["bytes_in_graphs"] == 0))
 
     def test_another_threads_launch_is_waited_for(self):
