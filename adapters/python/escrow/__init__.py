@@ -5,9 +5,11 @@
         launch(stream, lease.ptr)
     escrow.keep(weights, stream)  # the graph that is being captured keeps the object
 
-A stream is an int (a cudaStream_t), or an object with __cuda_stream__, as those of cuda.core, CuPy and PyTorch. Sizes are
-bytes, times seconds. Doors to other libraries: escrow.torch, escrow.cupy, escrow.numba, escrow.cuda_core.
+A stream is an int (a cudaStream_t), or an object with __cuda_stream__, as those of cuda.core, CuPy and
+PyTorch. Sizes are bytes, times seconds. Doors to other libraries: escrow.torch, escrow.cupy, escrow.numba,
+escrow.cuda_core.
 """
+
 try:
     from . import _escrow
 except ImportError as error:
@@ -68,9 +70,10 @@ __all__ = [
 def stats(device: int | None = None) -> dict[str, dict[str, int]]:
     """The sums of report(), of one device or of all.
 
-    "memory": bytes, bytes_in_use, bytes_idle and bytes_in_graphs of all pools, bytes_in_arenas of groups, bytes_reserved
-    of the device, in bytes; the numbers of pools, groups, graphs and execs. "worker": what the worker has reclaimed, what
-    is pending, in_graphs, leaked (never freed), and errors that no call could raise.
+    "memory": bytes, bytes_in_use, bytes_idle and bytes_in_graphs of all pools, bytes_in_arenas of groups,
+    bytes_reserved of the device, in bytes; the numbers of pools, groups, graphs and execs. "worker": what the
+    worker has reclaimed, what is pending, in_graphs, leaked (never freed), and errors that no call could
+    raise.
     """
     now = report()
     pools, groups, devices = (
@@ -83,5 +86,10 @@ def stats(device: int | None = None) -> dict[str, dict[str, int]]:
     }
     memory["bytes_in_arenas"] = sum(group["bytes"] for group in groups)
     memory["bytes_reserved"] = sum(each["reserved"] + each["ranges"] + each["arenas"] for each in devices)
-    memory |= {"pools": len(pools), "groups": len(groups), "graphs": len(now["graphs"]), "execs": now["execs"]}
+    memory |= {
+        "pools": len(pools),
+        "groups": len(groups),
+        "graphs": len(now["graphs"]),
+        "execs": now["execs"],
+    }
     return {"memory": memory, "worker": _escrow.worker_stats()}

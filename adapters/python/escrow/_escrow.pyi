@@ -1,4 +1,5 @@
 """The compiled module, as type checkers see it. The texts are in the module: help(escrow.ScratchPool)."""
+
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -95,7 +96,9 @@ class StreamAllocator(_Memory):
     def is_allocated(self, ptr: int) -> bool: ...
 
 class GraphExec:
-    def __init__(self, graph: Graph, *, flags: int = 0, copies: int = 0, bodies: Sequence[Graph] = ()) -> None: ...
+    def __init__(
+        self, graph: Graph, *, flags: int = 0, copies: int = 0, bodies: Sequence[Graph] = ()
+    ) -> None: ...
     def launch(self, stream: Stream, times: int = 1) -> None: ...
     def update(self, graph: Graph, bodies: Sequence[Graph] = ()) -> None: ...
     @property

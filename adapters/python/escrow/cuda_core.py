@@ -3,9 +3,11 @@
     memory = escrow.cuda_core.EscrowMemoryResource(device)
     buffer = memory.allocate(1 << 20, stream=stream_or_graph_builder)
 
-For launches as fast as those of a graph that holds nothing: escrow.GraphExec(graph_definition).launch(stream). cuda.core's own
-Graph works, too, and holds the memory by a CUDA user object.
+For launches as fast as those of a graph that holds nothing:
+escrow.GraphExec(graph_definition).launch(stream). cuda.core's own Graph works, too, and holds the memory by a
+CUDA user object.
 """
+
 from cuda.core import Buffer, MemoryResource
 
 from ._escrow import Group, StreamAllocator
@@ -16,10 +18,10 @@ __all__ = ["EscrowMemoryResource"]
 class EscrowMemoryResource(MemoryResource):
     """Memory in the order of the stream, or graph builder, that it is allocated for.
 
-    A graph keeps what was allocated in its capture, also once the buffer is closed, until its last launch has ended; a buffer
-    may be closed in the capture, or later. A buffer of before the capture: escrow.keep(buffer, stream) in the capture. The
-    stream of a buffer's end must be alive then. `options`: see ScratchPool. Any thread. Errors are those of
-    ScratchPool.claim().
+    A graph keeps what was allocated in its capture, also once the buffer is closed, until its last launch has
+    ended; a buffer may be closed in the capture, or later. A buffer of before the capture:
+    escrow.keep(buffer, stream) in the capture. The stream of a buffer's end must be alive then. `options`:
+    see ScratchPool. Any thread. Errors are those of ScratchPool.claim().
     """
 
     def __init__(self, device=-1, *, label: str = "cuda.core", group: Group | None = None, **options) -> None:
@@ -33,7 +35,7 @@ class EscrowMemoryResource(MemoryResource):
         return self._allocator
 
     def allocate(self, size: int, *, stream) -> Buffer:
-        """A buffer of `size` bytes, not initialized, which is freed on `stream` unless its close() names another."""
+        """A buffer of `size` bytes, not initialized, freed on `stream` unless its close() names another."""
         address = self._allocator.allocate(stream, size)
         try:
             return Buffer.from_handle(address, size, mr=self, stream=stream)

@@ -2,10 +2,12 @@
 
     cupy.cuda.set_allocator(escrow.cupy.Allocator(bytes_max=8 << 30))
 
-An array that is made in a capture belongs to the graph: no later array gets its memory before the graph's last launch has
-ended, also once the array is gone. An array of before the capture that the graph uses: escrow.keep(array, stream) in the
-capture. Work on a second stream: after it, escrow.keep(array, stream) with that stream.
+An array that is made in a capture belongs to the graph: no later array gets its memory before the graph's
+last launch has ended, also once the array is gone. An array of before the capture that the graph uses:
+escrow.keep(array, stream) in the capture. Work on a second stream: after it, escrow.keep(array, stream) with
+that stream.
 """
+
 import threading
 
 import cupy
@@ -18,9 +20,9 @@ __all__ = ["Allocator"]
 class Allocator:
     """For cupy.cuda.set_allocator: claims each array's memory for the current stream.
 
-    Memory is freed after the work on that stream so far; the stream lives until then. One ScratchPool for each device, made
-    with `options` (see ScratchPool) when it is first used. Any thread. Errors are those of ScratchPool.claim(); PoolExhausted
-    and OutOfMemory are MemoryErrors.
+    Memory is freed after the work on that stream so far; the stream lives until then. One ScratchPool for
+    each device, made with `options` (see ScratchPool) when it is first used. Any thread. Errors are those of
+    ScratchPool.claim(); PoolExhausted and OutOfMemory are MemoryErrors.
     """
 
     def __init__(self, *, label: str = "cupy", group: Group | None = None, **options) -> None:

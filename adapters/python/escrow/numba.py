@@ -1,12 +1,14 @@
 """Numba's device memory from Escrow: an external memory manager.
 
-    numba.cuda.set_memory_manager(escrow.numba.EscrowMemoryManager)   # or NUMBA_CUDA_MEMORY_MANAGER=escrow.numba
-    with escrow.numba.on(stream):
+    numba.cuda.set_memory_manager(escrow.numba.EscrowMemoryManager)   # or
+    NUMBA_CUDA_MEMORY_MANAGER=escrow.numba with escrow.numba.on(stream):
         scratch = numba.cuda.device_array(1000)
 
-Numba does not say for which stream it allocates: on() does, for this thread. Without it, memory is for the legacy default
-stream, which orders it with all blocking streams, but which nobody can use while one of those is being captured (UsageError).
+Numba does not say for which stream it allocates: on() does, for this thread. Without it, memory is for the
+legacy default stream, which orders it with all blocking streams, but which nobody can use while one of those
+is being captured (UsageError).
 """
+
 import contextlib
 import ctypes
 import threading
@@ -30,7 +32,7 @@ def configure(**options) -> None:
 
 @contextlib.contextmanager
 def on(stream):
-    """In this block, memory of this thread is for work on `stream`, which may be captured, and lives until it is freed."""
+    """In this block, memory of this thread is for work on `stream`, which lives until it is freed."""
     before = getattr(_now, "stream", 0)
     _now.stream = stream
     try:
@@ -49,7 +51,8 @@ def _pool(device: int) -> ScratchPool:
 
 
 class EscrowMemoryManager(cuda.HostOnlyCUDAMemoryManager):
-    """For numba.cuda.set_memory_manager. Memory is freed after the work on the stream that it was allocated for.
+    """For numba.cuda.set_memory_manager. Memory is freed after the work on the stream that it was allocated
+    for.
 
     Errors are those of ScratchPool.claim().
     """
@@ -68,7 +71,9 @@ class EscrowMemoryManager(cuda.HostOnlyCUDAMemoryManager):
 
     def get_ipc_handle(self, memory):
         """Raises NotImplementedError: CUDA gives no handle for memory of a memory pool."""
-        raise NotImplementedError("memory of Escrow has no IPC handle: allocate what is shared without the memory manager")
+        raise NotImplementedError(
+            "memory of Escrow has no IPC handle: allocate what is shared without the memory manager"
+        )
 
     def get_memory_info(self):
         """Free and total bytes of the device, in which idle memory of Escrow is not free."""

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """`pip install` into an empty folder, on the simulated runtime, and a program that imports what is there."""
+
 import importlib.util
 import os
 import pathlib
@@ -30,7 +31,9 @@ print(escrow.__version__)
 
 def missing():
     """What the build needs and this Python has not."""
-    return [name for name in ("nanobind", "scikit_build_core", "pip") if importlib.util.find_spec(name) is None]
+    return [
+        name for name in ("nanobind", "scikit_build_core", "pip") if importlib.util.find_spec(name) is None
+    ]
 
 
 def run(*command, **options):
@@ -49,9 +52,23 @@ def main():
     library = pathlib.Path(os.environ["ESCROW_LIBRARY"])
     site = folder / "site"
     shutil.rmtree(site, ignore_errors=True)
-    run(sys.executable, "-m", "pip", "install", str(source), "--target", str(site), "--no-deps", "--no-build-isolation",
-        "--no-index", "--quiet", "-C", f"build-dir={folder}/build",
-        "-C", f"cmake.define.ESCROW_WHEEL_SIMULATED={library.resolve()}")
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        str(source),
+        "--target",
+        str(site),
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--quiet",
+        "-C",
+        f"build-dir={folder}/build",
+        "-C",
+        f"cmake.define.ESCROW_WHEEL_SIMULATED={library.resolve()}",
+    )
     names = {each.name for each in (site / "escrow").iterdir()}
     assert {"py.typed", "_escrow.pyi", "cupy.py", "numba.py", "cuda_core.py", "torch.py"} <= names, names
     installed = next((site / "escrow").glob("libescrow_simulated.so.*"))

@@ -1,4 +1,5 @@
-"""What the tests share: the simulated runtime that the package is linked to, its streams, captures and graphs."""
+"""What the tests share: the simulated runtime below the package, its streams, captures and graphs."""
+
 import contextlib
 import ctypes
 import gc

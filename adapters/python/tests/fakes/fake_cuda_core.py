@@ -25,7 +25,12 @@ class Buffer:
     def from_handle(ptr, size, mr=None, owner=None, *, stream=None):
         assert isinstance(mr, MemoryResource) and owner is None
         buffer = Buffer.__new__(Buffer)
-        buffer.handle, buffer.size, buffer.memory_resource, buffer._stream = DevicePointer(ptr), size, mr, stream
+        buffer.handle, buffer.size, buffer.memory_resource, buffer._stream = (
+            DevicePointer(ptr),
+            size,
+            mr,
+            stream,
+        )
         return buffer
 
     @property

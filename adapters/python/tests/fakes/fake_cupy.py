@@ -1,4 +1,5 @@
 """As much of CuPy 14 as an allocator sees: streams, memory, and arrays that own it."""
+
 import types
 
 from world import Stream as SimulatedStream

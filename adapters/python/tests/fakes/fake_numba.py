@@ -1,4 +1,5 @@
 """As much of numba-cuda 0.30 as an external memory manager sees, in the module numba.cuda."""
+
 import abc
 import collections
 import ctypes
