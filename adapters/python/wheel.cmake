@@ -25,6 +25,7 @@ set(runtime_folders
 if(NOT ESCROW_WHEEL_SIMULATED)
   set_target_properties(escrow PROPERTIES
     EXCLUDE_FROM_ALL OFF VERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} INSTALL_RPATH "${runtime_folders}")
+  target_link_options(escrow PRIVATE -Wl,--no-as-needed)  # also a libcudart that is here by its name alone
   install(TARGETS escrow LIBRARY DESTINATION escrow NAMELINK_SKIP)
 else()
   install(FILES ${ESCROW_WHEEL_SIMULATED} DESTINATION escrow RENAME ${library_name})
