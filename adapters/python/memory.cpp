@@ -1,45 +1,15 @@
-// Scratch memory for Python: pools with leases, and allocators by address.
-#include <algorithm>
+// Scratch memory for Python: pools with leases, and reports of the process.
 #include <memory>
-#include <mutex>
+#include <string>
 #include <unordered_map>
-#include <vector>
+#include <utility>
 
-#include "escrow/internal/never_destroyed.hpp"
 #include "escrow/pool/memory_report.hpp"
-#include "escrow/pool/stream_allocator.hpp"
-#include "module.hpp"
+#include "memory.hpp"
 
 namespace escrow::python {
 
 namespace {
-
-// The pools that Python made, for trim().
-class pool_registry {
- public:
-  void add(std::shared_ptr<scratch_pool> const& made) { add_weak(made); }
-  void add_weak(std::weak_ptr<scratch_pool> made) {
-    std::lock_guard const lock(mutex_);
-    std::erase_if(all_, [](auto const& each) { return each.expired(); });
-    all_.push_back(std::move(made));
-  }
-  [[nodiscard]] std::vector<std::shared_ptr<scratch_pool>> living() const {
-    std::vector<std::shared_ptr<scratch_pool>> result;
-    std::lock_guard const lock(mutex_);
-    for (auto const& each : all_) {
-      if (auto its = each.lock()) result.push_back(std::move(its));
-    }
-    return result;
-  }
-
- private:
-  mutable std::mutex mutex_;  // guards the list
-  std::vector<std::weak_ptr<scratch_pool>> all_;
-};
-pool_registry& registry() {
-  static never_destroyed<pool_registry> its;
-  return *its;
-}
 
 struct python_pool {
   ends_without_gil<std::shared_ptr<scratch_pool>> held;
@@ -93,60 +63,6 @@ void define_claim(Class& pool, char const* name, char const* call, claim_functio
         return python_lease{std::move(claimed), size, std::move(stream)};
       },
       "stream"_a, "size"_a, text);
-}
-
-template <class Class>
-void define_pool_calls(Class& defined, std::string const& name) {
-  using type = typename Class::Type;
-  static never_destroyed<std::vector<std::string>> names;  // for errors
-  auto const named = [&](char const* call) {
-    names->reserve(64);
-    return names->emplace_back(name + "." + call).c_str();
-  };
-  char const* call = named("stats");
-  defined.def(
-      "stats",
-      [call](type& its) {
-        return dict_of(quickly(call, [&] { return to_json(its.need(call).stats()); }));
-      },
-      "Statistics as a dict of ints, in bytes of whole blocks: bytes, bytes_in_use, bytes_idle, "
-      "bytes_in_graphs,\nbytes_peak, grown and returned (blocks), and others.");
-  call = named("describe");
-  defined.def(
-      "describe",
-      [call](type& its) { return quickly(call, [&] { return its.need(call).describe(); }); },
-      "Statistics and what holds memory, in words, for a log.");
-  call = named("trim");
-  defined.def(
-      "trim",
-      [call](type& its, std::size_t keep_bytes) {
-        return waiting(call, [&] { return its.need(call).trim(keep_bytes); });
-      },
-      "keep_bytes"_a = 0,
-      "Frees memory that no work uses, until at most `keep_bytes` are allocated. Returns the bytes "
-      "freed.");
-  call = named("flush");
-  defined.def(
-      "flush",
-      [call](type& its, nb::handle stream) {
-        cudaStream_t const on = stream_of(stream);
-        waiting(call, [&] { its.need(call).on(on).flush(); });
-      },
-      "stream"_a,
-      "Before a pause of `stream`: what was released on it without an event, as by "
-      "streams_outlive_pool, is for\nall streams, captures and trims from now on. UsageError while "
-      "the stream is being captured.");
-  call = named("close");
-  defined.def(
-      "close",
-      [call](type& its, double timeout) {
-        return waiting(call, [&] { return its.need(call).close_for(time_of(timeout, {})).size(); });
-      },
-      "timeout"_a = 0.0,
-      "Refuses claims from now on, frees what is free, and waits at most `timeout` seconds for the "
-      "rest. Returns\nhow many hold something then, which describe() names.");
-  defined.def_prop_ro(
-      "device", [](type const& its) { return its.device; }, "The index of the memory's device.");
 }
 
 void define_pool(nb::module_& to) {
@@ -267,85 +183,6 @@ void define_lease(nb::module_& to) {
   lease.def("__bool__", [](python_lease const& its) { return static_cast<bool>(its.held); });
 }
 
-struct python_allocator {
-  // Shared, so that trim() can hold it while Python drops it.
-  ends_without_gil<std::shared_ptr<stream_allocator>> held;
-  int device;
-
-  [[nodiscard]] stream_allocator& allocator(char const* call) { return *held.need(call); }
-  [[nodiscard]] scratch_pool& need(char const* call) { return allocator(call).pool(); }
-};
-
-using allocate_function = void* (stream_allocator::*)(stream_ref, std::size_t, std::size_t,
-                                                      source_location);
-
-template <class Class>
-void define_allocate(Class& defined, char const* name, char const* call, allocate_function how,
-                     char const* text) {
-  defined.def(
-      name,
-      [call, how](python_allocator& from, nb::handle stream, std::size_t size,
-                  std::size_t alignment) {
-        cudaStream_t const on = stream_of(stream);
-        void* const memory =
-            waiting(call, [&] { return (from.allocator(call).*how)(on, size, alignment, {}); });
-        return reinterpret_cast<std::uintptr_t>(memory);
-      },
-      "stream"_a, "size"_a, "alignment"_a = stream_allocator::default_alignment, text);
-}
-
-// NOLINTBEGIN(performance-no-int-to-ptr): Python has addresses as numbers
-void define_allocator(nb::module_& to) {
-  nb::class_<python_allocator> allocator(
-      to, "StreamAllocator",
-      "A ScratchPool for interfaces that give memory back by its address, an int. Any thread.");
-  define_init(
-      allocator, "StreamAllocator",
-      [](python_allocator* place, memory_options const& options) {
-        auto made = std::make_shared<stream_allocator>(options.pool, options.policy);
-        registry().add_weak(std::shared_ptr<scratch_pool>(made, &made->pool()));
-        int const device = made->device();
-        new (place) python_allocator{ends_without_gil(std::move(made)), device};
-      },
-      "Options as those of ScratchPool; slots_max: no limit.");
-  define_allocate(allocator, "allocate", "StreamAllocator.allocate", &stream_allocator::allocate,
-                  "The address of at least `size` bytes, not initialized, for work on `stream`; "
-                  "never 0. `alignment` is a\npower of two. Errors as ScratchPool.claim().");
-  define_allocate(allocator, "allocate_for_host", "StreamAllocator.allocate_for_host",
-                  &stream_allocator::allocate_for_host,
-                  "The same for memory that the host uses at once. May block the host.");
-  define_allocate(allocator, "allocate_kept", "StreamAllocator.allocate_kept",
-                  &stream_allocator::allocate_kept, "The same, as ScratchPool.claim_kept().");
-  allocator.def(
-      "free",
-      [](python_allocator& its, nb::handle stream, std::uintptr_t ptr) {
-        constexpr char const* call = "StreamAllocator.free";
-        cudaStream_t const on = stream_of(stream);
-        quickly(call, [&] { its.allocator(call).deallocate(on, reinterpret_cast<void*>(ptr)); });
-      },
-      "stream"_a, "ptr"_a,
-      "Frees after the work on `stream` so far, which comes after all uses; 0 does nothing. "
-      "UsageError for an\naddress that is not allocated.");
-  allocator.def(
-      "record_stream",
-      [](python_allocator& its, nb::handle stream, std::uintptr_t ptr) {
-        constexpr char const* call = "StreamAllocator.record_stream";
-        cudaStream_t const on = stream_of(stream);
-        quickly(call, [&] { its.allocator(call).record_stream(on, reinterpret_cast<void*>(ptr)); });
-      },
-      "stream"_a, "ptr"_a, "As Lease.record_stream().");
-  allocator.def(
-      "is_allocated",
-      [](python_allocator& its, std::uintptr_t ptr) {
-        constexpr char const* call = "StreamAllocator.is_allocated";
-        return quickly(
-            call, [&] { return its.allocator(call).is_allocated(reinterpret_cast<void*>(ptr)); });
-      },
-      "ptr"_a, "Whether the address is allocated here now.");
-  define_pool_calls(allocator, "StreamAllocator");
-}
-// NOLINTEND(performance-no-int-to-ptr)
-
 std::size_t trim(int device) {
   return waiting("trim", [device] {
     int on = device;
@@ -364,7 +201,7 @@ void add_memory(nb::module_& to) {
                                  "together they need what the largest needs.");
   define_pool(to);
   define_lease(to);
-  define_allocator(to);
+  add_allocators(to);
   to.def("trim", &trim, "device"_a = -1,
          "Frees memory that no work uses: of the pools and allocators that Python made, on any "
          "device, "

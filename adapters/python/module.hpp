@@ -171,6 +171,7 @@ void define_init(Class& defined, char const* call, Make make, char const* text) 
 // Each of these files adds its part to the module.
 void add_errors(nb::module_& to);
 void add_memory(nb::module_& to);
+void add_allocators(nb::module_& to);
 void add_graphs(nb::module_& to);
 void add_keep(nb::module_& to);
 

@@ -6,9 +6,10 @@ import sys
 import types
 import unittest
 
-import escrow
 from fakes import fake_cuda_core, fake_cupy, fake_numba
 from world import MIB, Stream, capture, wait_until
+
+import escrow
 
 
 def door(name, **modules):
