@@ -5,7 +5,7 @@
 // Each way takes turns with plain launches over one arena in the same pattern. device_kib is what
 // the device gave for the scratch of all graphs. footprint_mixed: see mixed.cpp.
 //
-// kept, kept_again, freeing: see kept.cpp.
+// kept, kept_again, freeing: see kept.cpp.  park: see parked.cpp.
 //
 // exec_set/same/kernels:K: launches of one graph of a set, beside plain launches of its exec.
 // exec_set/switch/kernels:K: launches of two graphs in turn, beside a plain update before each
@@ -230,6 +230,7 @@ void register_all(settings const& how) {
   }
   register_mixed(how);
   register_kept(how);
+  register_parked(how);
   register_races(how);
 }
 

@@ -47,10 +47,8 @@ void run_step(scratch_pool& pool, cudaStream_t stream, std::vector<std::size_t> 
 
 void run_kept(benchmark::State& state, pattern const& which, double factor) {
   repeat(state, [&] {
-    escrow::deleter::global().drain();
-    static_cast<void>(trim_device_memory(0));
     test::owned_stream const stream = test::make_stream();
-    double const before = free_device_bytes();
+    double const before = settled_free_bytes();
     scratch_pool pool({.slots_max = 64}, {.keep_factor = factor});
     double const us = us_of([&] {
       for (auto const& step : which.steps) {

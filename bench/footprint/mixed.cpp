@@ -112,10 +112,7 @@ void run_mixed(benchmark::State& state, way_arm const& which, model* enqueue,
   double const best = device_bytes(make_meter(), enqueue, sizes, scale);
   auto const graphs = static_cast<double>(sizes.size());
   repeat(state, [&] {
-    escrow::deleter::global().drain();
-    static_cast<void>(trim_device_memory(0));
-    test::must(cudaDeviceSynchronize());
-    double const before = free_device_bytes();
+    double const before = settled_free_bytes();
     scratch_way const way = which.setup(0);
     double bytes = 0;
     double const us = us_of([&] { bytes = device_bytes(way, enqueue, sizes, scale); });

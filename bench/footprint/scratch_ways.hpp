@@ -1,6 +1,7 @@
 // The ways in which many graphs get their scratch.
 #pragma once
 
+#include <thread>
 #include <unordered_map>
 
 #include "graphs.hpp"
@@ -80,7 +81,24 @@ inline way_arm const ways[]{
 };
 
 // Of the footprint bench, in a file of its own.
+// The device's free memory, once all is back that earlier benchmarks destroyed: the end of a
+// deleter waits for no memory.
+[[nodiscard]] inline double settled_free_bytes() {
+  constexpr int looks_max = 20;
+  constexpr auto apart = std::chrono::milliseconds(50);
+  test::must(cudaDeviceSynchronize());
+  double free = 0, last = -1;
+  for (int i = 0; i < looks_max && free != last; ++i) {
+    if (i != 0) std::this_thread::sleep_for(apart);
+    escrow::deleter::global().drain();
+    static_cast<void>(trim_device_memory(0));
+    last = std::exchange(free, free_device_bytes());
+  }
+  return free;
+}
+
 void register_mixed(settings const& how);
-void register_kept(settings const& how);  // kept.cpp
+void register_kept(settings const& how);    // kept.cpp
+void register_parked(settings const& how);  // parked.cpp
 
 }  // namespace escrow::bench
