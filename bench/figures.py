@@ -256,6 +256,8 @@ TABLES = {
         ("device memory that a pool keeps, over the most in use",
          [figure(f"kept_over_peak_{word}", "<= 1.6", f"kept/{word}/bounded over_peak", word.replace("_", " "))
           for word in ("one_at_a_time", "growing")]),
+        ("claim and release of random sizes, 64 blocks out, over a pool that keeps all",
+         [figure("kept_random_over_all", "<= 1.25", ratio("kept_random/bounded time", "kept_random/all time"))]),
         ("time to give 16 GiB of a sharing group back and to map them again, contents discarded",
          [figure("park_16gib_ms", "<= 25", "park/gib:16/discarded park_ms", "park", "ms"),
           figure("unpark_16gib_ms", "<= 10", "park/gib:16/discarded unpark_ms", "unpark", "ms"),

@@ -130,16 +130,22 @@ slot* slot_pool::claim_search::grow() {
   if (!in.bound.is_any() || !may_make || now + of.bytes <= device_store::kept_min) {
     return make_slot();
   }
-  std::size_t const of_peak = in.bound.most(in.sizes.bytes_alive(true), of.bytes);
-  std::size_t const kept_max = std::max(of_peak, device_store::kept_min);
-  if (in.sizes.bytes_alive(false) + of.bytes > kept_max) {
-    slot* const larger = is_eager() && is_in_order() ? take_larger() : nullptr;
-    if (larger != nullptr) {
-      larger->surplus_ = larger->of_.bytes - of.bytes;
-      in.bound.add_surplus(larger->surplus_);
-      return larger;
-    }
-    in.free_idle(of, kept_max);
+  auto const note = [this] { in.bound.note(in.sizes.bytes_alive(true), of.bytes); };
+  auto const kept_max = [this] { return std::max(in.bound.most(), device_store::kept_min); };
+  std::size_t const all = in.sizes.bytes_alive(false) + of.bytes;
+  if (!in.bound.is_noted_lately()) note();
+  if (all <= kept_max()) return make_slot();
+  slot* const larger = is_eager() && is_in_order() ? take_larger() : nullptr;
+  if (larger != nullptr) {
+    larger->surplus_ = larger->of_.bytes - of.bytes;
+    in.bound.add_surplus(larger->surplus_);
+    return larger;
+  }
+  note();  // more may be in use by now
+  if (all > kept_max()) {
+    // Twice may be in passing, while sizes grow.
+    if (of.given_up.load(std::memory_order_relaxed) > 2) in.bound.add_returning(of.bytes);
+    in.free_idle(of, kept_max());
   }
   return make_slot();
 }

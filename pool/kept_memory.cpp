@@ -44,6 +44,7 @@ void slot_pool::state::free_idle(size_class const& of, std::size_t kept_max) {
       unused = from->free.take_oldest();
       if (unused == nullptr) continue;
       left -= std::min(left, from->bytes);
+      from->given_up.fetch_add(1, std::memory_order_relaxed);
       if (!unused->is_done_ && !is_done(*unused)) {
         destroy(*unused);  // after its work, by the worker
         continue;

@@ -86,6 +86,7 @@ struct ESCROW_LOCAL size_class {
   free_lists free;
   slot_count slots;                        // without leaked ones
   std::atomic<std::size_t> slots_peak{0};  // statistics: relaxed
+  std::atomic<std::size_t> given_up{0};    // how many were freed for other sizes; relaxed: a number
   slot_count in_arena;                     // others, which no limit counts
   [[nodiscard]] slot_count& count_of(slot const& its) noexcept {
     return its.place_ == nullptr ? slots : in_arena;

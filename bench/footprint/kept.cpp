@@ -5,11 +5,13 @@
 // attention whose context grows, as llama.cpp claims them. The host waits for each step, or, in
 // ..._ahead, for none. The pools: as it is by default, and one that keeps all.
 // kept_again/SIZES/POOL: microseconds for each claim of sizes that alternate.
+// kept_random/POOL: the same of random sizes while 64 blocks are out; made: blocks for each claim.
 // freeing: the slowest launch of a tiny kernel while 16 GiB are trimmed, 1,000 owners of device
 // memory are destroyed, and a kernel of a second runs; and without all that.
 #include <atomic>
 #include <escrow/deleter.hpp>
 #include <escrow/pool.hpp>
+#include <random>
 #include <thread>
 
 #include "bench.hpp"
@@ -80,6 +82,33 @@ void run_again(benchmark::State& state, std::vector<std::size_t> const& sizes, d
            }) /
            (static_cast<double>(sizes.size()) * rounds);
   });
+  test::must(cudaStreamSynchronize(stream));
+}
+
+void run_random(benchmark::State& state, double factor, int claims) {
+  constexpr std::size_t out = 64, powers = 14, least = 256;
+  test::owned_stream const stream = test::make_stream();
+  scratch_pool pool({.slots_max = out}, {.keep_factor = factor});
+  std::minstd_rand next(1);
+  std::vector<lease<device_block>> all;
+  while (all.size() < out) all.push_back(pool.claim(stream, 1));
+  auto const run = [&] {
+    for (int i = 0; i < claims; ++i) {
+      auto& each = all[next() % out];
+      each.release();
+      std::size_t const bytes = least << next() % powers;
+      each = pool.claim(stream, bytes + next() % bytes);
+    }
+  };
+  run();
+  auto const made_before = static_cast<double>(pool.stats().grown);
+  double runs = 0;
+  repeat(state, [&] {
+    ++runs;
+    return us_of(run) / claims;
+  });
+  state.counters["made"] =
+      (static_cast<double>(pool.stats().grown) - made_before) / (runs * claims);
   test::must(cudaStreamSynchronize(stream));
 }
 
@@ -164,6 +193,9 @@ void register_kept(settings const& how) {
     add("kept_again/" + name + "/all", {1, repetitions}, &run_again, sizes, 0.0,
         how.choose(1000, 10));
   }
+  add("kept_random/bounded", {3, repetitions}, &run_random, scratch_policy{}.keep_factor,
+      how.choose(20000, 200));
+  add("kept_random/all", {3, repetitions}, &run_random, 0.0, how.choose(20000, 200));
   std::size_t const trimmed = how.is_simulated ? 64 * unit : 16384 * unit;
   add("freeing/none", {1, repetitions}, &run_freeing, trimmed, 1000, false);
   add("freeing/all", {1, repetitions}, &run_freeing, trimmed, 1000, true);

@@ -1,5 +1,6 @@
 // A scratch_pool keeps no more than its use needs.
 #include <escrow/pool.hpp>
+#include <random>
 
 #include "world.hpp"
 
@@ -82,6 +83,25 @@ TEST_F(KeptMemory, OfSizesThatAlternateIsMadeOnce) {
     EXPECT_EQ(pool.stats().grown, grown);
     EXPECT_LE(kept(pool), 125U);
   }
+}
+
+TEST_F(KeptMemory, OfSizesAtRandomIsSeldomMadeAgain) {
+  constexpr std::size_t alive = 64, claims = 8000;
+  scratch_pool pool(options(alive));
+  std::minstd_rand next(1);
+  std::vector<lease<device_block>> all;
+  while (all.size() < alive) all.push_back(pool.claim(two, 1));
+  auto const claim_one = [&] {
+    auto& each = all[next() % alive];
+    each.release();
+    std::size_t const bytes = std::size_t{256} << next() % 14;  // up to 2 MiB
+    each = pool.claim(two, bytes + bytes * (next() % 4) / 4);
+  };
+  for (std::size_t i = 0; i < claims; ++i) claim_one();
+  auto const grown = pool.stats().grown;
+  for (std::size_t i = 0; i < claims; ++i) claim_one();
+  EXPECT_LE(pool.stats().grown - grown, claims / 100);
+  EXPECT_LE(kept(pool), 150U);  // 300 without a bound
 }
 
 TEST_F(KeptMemory, ALargerBlockOfTheStreamServesWhileItsWorkRuns) {

@@ -33,8 +33,9 @@ struct scratch_policy {
   memory_source source = memory_source::device();
   // Before a claim makes a block, idle blocks of other sizes are freed, so that all are at most so
   // many times the most bytes that were in use in the last `keep_window`, or 32 MiB. An idle block
-  // that is at most four times as large serves instead. For memory that is cheap to free. Zero:
-  // what was claimed once is kept.
+  // that is at most four times as large serves instead. Sizes that are freed so and claimed again
+  // and again are kept beyond that, up to once more the most in use. For memory that is cheap to
+  // free. Zero: what was claimed once is kept.
   double keep_factor = 1.25;
   std::chrono::nanoseconds keep_window = std::chrono::seconds(10);
 };
