@@ -119,60 +119,95 @@ TEST_F(ArenaGraphs, ADroppedCaptureGivesItsPlacesBack) {
   EXPECT_EQ(mebibytes(), 0U);
 }
 
-// Random graphs over random streams: each value that a graph writes is there when it reads it.
-TEST_F(ArenaGraphs, RandomGraphsKeepTheirValues) {
+class RandomArenaGraphs : public ArenaGraphs {
+ protected:
+  RandomArenaGraphs() {
+    for (int i = 0; i < 4; ++i) streams_.push_back(make_stream());
+  }
+
+  /// Execs of random graphs over random streams: each checks what it has written.
+  std::vector<graph_exec> random_execs(scratch_pool& pool, std::size_t count) {
+    std::vector<graph_exec> execs;
+    while (execs.size() < count)
+      execs.emplace_back(captured([&](cudaStream_t on) { capture_one(pool, on); }));
+    return execs;
+  }
+  void launch_one(std::vector<graph_exec>& of) {
+    of[next() % of.size()].launch(next() % 2 == 0 ? two : three);
+  }
+
+  std::minstd_rand next{1};
+
+ private:
+  struct use {
+    lease<device_block> held;
+    std::size_t on;
+    int value;
+  };
+
+  void capture_one(scratch_pool& pool, cudaStream_t on) {
+    for (auto const& each : streams_) order(on, each);
+    std::vector<use> uses;
+    for (int step = 0; step < 60; ++step) {
+      std::size_t const at = next() % streams_.size();
+      switch (next() % 4) {
+        case 0:
+        case 1: {
+          std::size_t const bytes = values * sizeof(int) * (1 + next() % 20);
+          uses.push_back({pool.claim(streams_[at].get(), bytes), at, ++value_});
+          fill(uses.back().held, streams_[at], value_);
+          break;
+        }
+        case 2:
+          if (!uses.empty()) end(uses, next() % uses.size());
+          break;
+        default:
+          order(streams_[at], streams_[next() % streams_.size()]);
+          break;
+      }
+    }
+    while (!uses.empty()) end(uses, 0);
+    for (auto const& each : streams_) order(each, on);
+  }
+  void end(std::vector<use>& uses, std::size_t which) {
+    use& ended = uses[which];
+    check(ended.held, streams_[ended.on], ended.value);
+    ended.held.release();
+    uses.erase(uses.begin() + static_cast<std::ptrdiff_t>(which));
+  }
+
+  std::vector<owned_stream> streams_;
+  int value_ = 0;
+};
+
+TEST_F(RandomArenaGraphs, KeepTheirValues) {
   for (unsigned seed = 1; seed <= 30; ++seed) {
     group.emplace();
     scratch_pool pool(in_group());
-    std::minstd_rand next(seed);
-    std::vector<owned_stream> streams;
-    for (int i = 0; i < 4; ++i) streams.push_back(make_stream());
-    struct use {
-      lease<device_block> held;
-      std::size_t on;
-      int value;
-    };
-    int value = 0;
-    std::vector<graph_exec> execs;
-    for (int number = 0; number < 5; ++number) {
-      execs.emplace_back(captured([&](cudaStream_t on) {
-        for (auto const& each : streams) order(on, each);
-        std::vector<use> uses;
-        for (int step = 0; step < 60; ++step) {
-          std::size_t const at = next() % streams.size();
-          switch (next() % 4) {
-            case 0:
-            case 1: {
-              std::size_t const bytes = values * sizeof(int) * (1 + next() % 20);
-              uses.push_back({pool.claim(streams[at].get(), bytes), at, ++value});
-              fill(uses.back().held, streams[at], value);
-              break;
-            }
-            case 2: {
-              if (uses.empty()) break;
-              std::size_t const which = next() % uses.size();
-              use& ended = uses[which];
-              check(ended.held, streams[ended.on], ended.value);
-              ended.held.release();
-              uses.erase(uses.begin() + static_cast<long>(which));
-              break;
-            }
-            default:
-              order(streams[at], streams[next() % streams.size()]);
-              break;
-          }
-        }
-        for (use& each : uses) {
-          check(each.held, streams[each.on], each.value);
-          each.held.release();
-        }
-        for (auto const& each : streams) order(each, on);
-      }));
-    }
-    for (int i = 0; i < 15; ++i) execs[next() % execs.size()].launch(i % 2 == 0 ? two : three);
+    next.seed(seed);
+    std::vector<graph_exec> execs = random_execs(pool, 5);
+    for (int i = 0; i < 15; ++i) launch_one(execs);
     sync_all();
     ASSERT_EQ(mismatches.load(), 0) << "seed " << seed;
   }
+}
+
+TEST_F(RandomArenaGraphs, KeepTheirValuesAroundManyParks) {
+#ifdef ESCROW_TEST_RUNTIME_SIM
+  constexpr int parks = 2'000;
+#else
+  constexpr int parks = 10'000;
+#endif
+  scratch_pool pool(in_group());
+  std::vector<graph_exec> execs = random_execs(pool, 8);
+  for (int i = 0; i < parks; ++i) {
+    for (std::size_t launches = next() % 4; launches != 0; --launches) launch_one(execs);
+    EXPECT_NE(group->park({.keep_contents = next() % 64 == 0}), 0U);
+    group->unpark();
+    if (next() % 512 == 0) execs[next() % execs.size()] = std::move(random_execs(pool, 1).front());
+  }
+  sync_all();
+  EXPECT_EQ(mismatches.load(), 0);
 }
 
 }  // namespace
