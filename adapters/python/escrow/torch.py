@@ -4,12 +4,13 @@ The module escrow_torch by another name: see adapters/torch/README.md. escrow.ke
 tensor of before a capture for the graph.
 """
 
-from escrow_torch import Graph, allocator, configure, install, kept, mem_pool, park, stats, trim, unpark
+from escrow_torch import Graph, allocator, configure, exclude, install, kept, mem_pool, park, stats, trim, unpark
 
 __all__ = [
     "Graph",
     "allocator",
     "configure",
+    "exclude",
     "install",
     "kept",
     "mem_pool",

@@ -5,13 +5,14 @@ import functools
 import json
 import os
 import pathlib
+import weakref
 
 try:  # first: it loads the CUDA runtime that it comes with
     import torch
 except ImportError:  # all but allocator(), mem_pool(), install() and Graph work without; the current device is 0
     torch = None
 
-__all__ = ["Graph", "allocator", "configure", "install", "kept", "mem_pool", "park", "stats", "trim", "unpark"]
+__all__ = ["Graph", "allocator", "configure", "exclude", "install", "kept", "mem_pool", "park", "stats", "trim", "unpark"]
 
 _POINTER = ctypes.c_void_p
 _SIGNATURES = {
@@ -82,9 +83,28 @@ def allocator():
     return made
 
 
-def install():
-    """All of PyTorch's device memory comes from Escrow. Call it before PyTorch uses a device."""
+def install(graphs=None):
+    """All of PyTorch's device memory comes from Escrow. Call it before PyTorch uses a device.
+
+    From PyTorch 2.14 on, each graph that any code captures from now on is launched as a Graph is: in its group's turn, and
+    without paying for a user object. `graphs`: whether; or a function that says so of a torch.cuda.CUDAGraph when its
+    capture begins, in which it may not use CUDA. See exclude(). What goes wrong for a graph is raised by its replay().
+    """
+    has_hooks = hasattr(getattr(torch.cuda, "graphs", None), "register_graph_capture_end_hook")
+    if graphs and not has_hooks:
+        raise RuntimeError("install: this PyTorch has no hooks for all graphs, which 2.14 has: capture by escrow_torch.Graph")
     torch.cuda.memory.change_current_allocator(allocator())
+    if has_hooks and graphs is not False:
+        _hook_all(graphs if callable(graphs) else lambda _graph: True)
+
+
+_excluded = weakref.WeakSet()  # graphs whose captures install() leaves as they are
+
+
+def exclude(graph):
+    """install() leaves this torch.cuda.CUDAGraph as PyTorch makes it. Call it before the capture. Returns the graph."""
+    _excluded.add(graph)
+    return graph
 
 
 @functools.cache
@@ -169,6 +189,61 @@ class _Held:
             self.release()
 
 
+def _ordered(graph, held):
+    """Has replays of the graph launch in turn. Returns the hooks."""
+    return [graph.register_replay_start_hook(held.enter), graph.register_replay_end_hook(held.leave)]
+
+
+def _hold(graph):
+    """What an instantiation of the graph would hold, for launches on the current device."""
+    device = torch.cuda.current_device()
+    return _Held(graph.raw_cuda_graph(), lambda: torch.cuda.current_stream(device).cuda_stream)
+
+
+def _hook_all(is_chosen):
+    """Hoists each chosen graph when its capture ends. PyTorch swallows what hooks for all graphs raise, not what those of
+    one graph do: a graph that cannot be hoisted gets one that refuses each replay."""
+    chosen = weakref.WeakSet()
+
+    def refuse(graph, error):
+        def fail(_graph):
+            raise RuntimeError(f"escrow_torch: this graph cannot launch in turn, {error}") from error
+        hook = graph.register_replay_start_hook(fail)
+        graph.register_destroy_callback(hook.remove)
+
+    def begin(graph):
+        chosen.discard(graph)  # of an earlier capture
+        if graph in _excluded:
+            return
+        try:
+            if is_chosen(graph):
+                chosen.add(graph)
+                torch._C._cuda_clearCublasWorkspaces()  # the graph gets its own
+        except Exception as error:
+            chosen.discard(graph)
+            refuse(graph, error)
+
+    def end(graph):
+        if graph not in chosen:
+            return
+        try:
+            torch._C._cuda_clearCublasWorkspaces()  # this one's
+            held = _hold(graph)
+        except Exception as error:
+            refuse(graph, error)
+            return
+        hooks = _ordered(graph, held)
+
+        def ended():  # also before another capture; without a reference to the graph
+            for hook in hooks:
+                hook.remove()
+            held.release()
+        graph.register_destroy_callback(ended)
+
+    torch.cuda.graphs.register_graph_capture_start_hook(begin)
+    torch.cuda.graphs.register_graph_capture_end_hook(end)
+
+
 class Graph:
     """A torch.cuda.CUDAGraph whose memory comes back after its last launch, and which shares it in turn.
 
@@ -183,7 +258,7 @@ class Graph:
     """
 
     def __init__(self):
-        self.cuda_graph = torch.cuda.CUDAGraph(keep_graph=True)
+        self.cuda_graph = exclude(torch.cuda.CUDAGraph(keep_graph=True))  # from install()'s hooks: it has its own
         self._held = None
         self._has_hooks = hasattr(self.cuda_graph, "register_replay_start_hook")
         self._hooks = ()
@@ -199,13 +274,12 @@ class Graph:
             finally:  # in the capture: other graphs of the group then share the workspaces
                 torch._C._cuda_clearCublasWorkspaces()
         with torch.cuda.device(device):
-            self._held = _Held(self.cuda_graph.raw_cuda_graph(), lambda: torch.cuda.current_stream(device).cuda_stream)
+            self._held = _hold(self.cuda_graph)
         self.cuda_graph.instantiate()
         if self._has_hooks:  # also when other code replays cuda_graph
             for hook in self._hooks:  # of an earlier capture
                 hook.remove()
-            self._hooks = (self.cuda_graph.register_replay_start_hook(self._held.enter),
-                           self.cuda_graph.register_replay_end_hook(self._held.leave))
+            self._hooks = _ordered(self.cuda_graph, self._held)
 
     @contextlib.contextmanager
     def turn(self):

@@ -3,6 +3,7 @@ import contextlib
 import ctypes
 import os
 import types
+import weakref
 
 POINTER = ctypes.c_void_p
 library = ctypes.CDLL(os.environ["ESCROW_TORCH_LIBRARY"])
@@ -90,17 +91,70 @@ class CUDAGraphWithHooks(CUDAGraph):
                 hook(self)
 
 
+class CUDAGraphOf214(CUDAGraphWithHooks):
+    """Of a PyTorch with hooks for all graphs, and which ends the captured graph by default."""
+
+    def __init__(self, keep_graph=False):
+        super().__init__(True)
+        self.keep_graph, self.callbacks = keep_graph, []
+        weakref.finalize(self, self.fire, self.callbacks)
+
+    @staticmethod
+    def fire(callbacks):
+        for each in list(callbacks):
+            with contextlib.suppress(Exception):
+                each()
+        callbacks.clear()
+
+    def register_destroy_callback(self, call):
+        return Hook(self.callbacks, call)
+
+    def capture_begun(self):
+        run_for_all(graphs.start_hooks, self)
+
+    def capture_ended(self):
+        run_for_all(graphs.end_hooks, self)
+        if not self.keep_graph:
+            self.instantiate()
+            check("cudaGraphDestroy", self.graph)
+            self.graph = None
+
+    def reset(self):
+        self.fire(self.callbacks)
+        super().reset()
+
+    __del__ = CUDAGraph.reset
+
+
+def run_for_all(hooks, graph):
+    for each in list(hooks):
+        with contextlib.suppress(Exception):
+            each(graph)
+
+
+graphs = types.SimpleNamespace(start_hooks=[], end_hooks=[])
+graphs.register_graph_capture_start_hook = lambda hook: Hook(graphs.start_hooks, hook)
+graphs.register_graph_capture_end_hook = lambda hook: Hook(graphs.end_hooks, hook)
+
+
 @contextlib.contextmanager
 def capture(graph):
-    if graph.graph is not None:
+    if graph.graph is not None or graph.exec is not None:
         raise RuntimeError("the graph was captured before")
     stream = POINTER(cuda.current_stream().cuda_stream)
     check("cudaStreamBeginCapture", stream, 0)
+    getattr(graph, "capture_begun", lambda: None)()
     try:
         yield
     finally:
         graph.graph = POINTER()
         check("cudaStreamEndCapture", stream, ctypes.byref(graph.graph))
+        getattr(graph, "capture_ended", lambda: None)()
+
+
+class CUDAPluggableAllocator:
+    def __init__(self, *_):
+        self.allocator = lambda: types.SimpleNamespace(set_record_stream_fn=id, set_reset_fn=id)
 
 
 stream_now = Stream()
@@ -110,5 +164,7 @@ cuda = types.SimpleNamespace(
     current_stream=lambda device=0: stream_now,
     device=lambda device: contextlib.nullcontext(),
     graph=capture,
+    memory=types.SimpleNamespace(
+        CUDAPluggableAllocator=CUDAPluggableAllocator, change_current_allocator=lambda _allocator: None),
 )
 _C = types.SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: None)

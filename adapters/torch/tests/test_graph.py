@@ -35,7 +35,7 @@ def run_python(program):
 
 
 class GraphOfPyTorch(unittest.TestCase):
-    kinds = (fake_torch.CUDAGraph, fake_torch.CUDAGraphWithHooks)
+    kinds = (fake_torch.CUDAGraph, fake_torch.CUDAGraphWithHooks, fake_torch.CUDAGraphOf214)
 
     @classmethod
     def setUpClass(cls):
@@ -92,7 +92,7 @@ class GraphOfPyTorch(unittest.TestCase):
     def test_leaves_after_a_launch_that_fails(self):
         for kind in self.each_kind():
             graph, other = captured(escrow_torch.Graph()), captured(escrow_torch.Graph())
-            if kind is fake_torch.CUDAGraphWithHooks:
+            if kind is not fake_torch.CUDAGraph:
                 failing = graph.cuda_graph.register_replay_start_hook(fail)
                 with self.assertRaisesRegex(ValueError, "another hook"):
                     graph.replay()
@@ -152,6 +152,69 @@ class GraphOfPyTorch(unittest.TestCase):
             idle.replay()
             del graph, idle, refused
             self.wait_for_the_worker()
+
+    @contextlib.contextmanager
+    def installed(self, graphs=None):
+        """As in a PyTorch with hooks for all graphs."""
+        fake_torch.cuda.CUDAGraph, fake_torch.cuda.graphs = fake_torch.CUDAGraphOf214, fake_torch.graphs
+        try:
+            escrow_torch.install(graphs)
+            yield
+        finally:
+            fake_torch.graphs.start_hooks.clear()
+            fake_torch.graphs.end_hooks.clear()
+            del fake_torch.cuda.graphs
+
+    @staticmethod
+    def captured_by_others(graph=None):
+        graph = graph or fake_torch.cuda.CUDAGraph()
+        with fake_torch.cuda.graph(graph):
+            fake_torch.use_memory(fake_torch.stream_now.cuda_stream, SIZE)
+        return graph
+
+    def test_install_orders_the_graphs_of_others(self):
+        with self.installed():
+            before = launches()
+            first, second, own = self.captured_by_others(), self.captured_by_others(), captured(escrow_torch.Graph())
+            for graph in (first, second, own, first):
+                graph.replay()
+            self.assertEqual(launches() - before, 4)
+            self.assertEqual(escrow_torch.stats()["group"]["unordered"], [])
+            self.assertEqual(escrow_torch.stats()["group"]["bytes"], 2 * SIZE)
+            escrow_torch.park()
+            with self.assertRaisesRegex(RuntimeError, 'group "decode" is parked'):
+                first.replay()  # refused by a hook of the graph itself
+            escrow_torch.unpark()
+            first.reset()
+            self.captured_by_others(first).replay()  # its hooks of before are gone
+            self.assertEqual(len(first.start_hooks), 1)
+            self.assertEqual(launches() - before, 5)
+
+    def test_install_leaves_alone_what_it_is_told_to(self):
+        for graphs in (False, lambda graph: graph is chosen):
+            with self.installed(graphs):
+                before, chosen = launches(), fake_torch.cuda.CUDAGraph()
+                for graph in (self.captured_by_others(), self.captured_by_others(chosen)):
+                    graph.replay()
+                self.assertEqual(launches() - before, 0 if graphs is False else 1)
+                del graph, chosen
+                self.wait_for_the_worker()
+        with self.installed():
+            self.captured_by_others(escrow_torch.exclude(fake_torch.cuda.CUDAGraph())).replay()
+            self.assertEqual(launches() - before, 1)
+
+    def test_install_refuses_the_launch_of_what_it_could_not_order(self):
+        with self.installed(fail):
+            graph = self.captured_by_others()
+            with self.assertRaisesRegex(RuntimeError, "cannot launch in turn, another hook"):
+                graph.replay()
+            graph.reset()
+        with self.installed():
+            self.captured_by_others(graph).replay()
+
+    def test_install_says_if_there_are_no_hooks(self):
+        with self.assertRaisesRegex(RuntimeError, r"capture by escrow_torch\.Graph"):
+            escrow_torch.install(True)
 
     def test_may_live_as_long_as_the_interpreter(self):
         program = """
