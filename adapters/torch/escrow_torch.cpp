@@ -299,6 +299,11 @@ long long escrow_torch_trim(int device, std::size_t keep_bytes) noexcept {
 
 namespace {
 
+bool has_group(device_memory& its) {
+  std::lock_guard const lock(its.mutex);
+  return its.options.group.has_value();
+}
+
 // What `call` returns for the device's sharing group; -1 if there is none, or it throws.
 template <class Call>
 long long of_group(int device, char const* name, Call call) noexcept {
@@ -339,8 +344,17 @@ void* escrow_torch_hoist(cudaGraph_t graph) noexcept {
   return or_failed(static_cast<void*>(nullptr), [&]() -> void* {
     int device = 0;
     check(cudaGetDevice(&device), "cudaGetDevice");
+    escrow::hoisted references = escrow::hoist(graph);
+    if (!references.is_bare() && has_group(of_device(device))) {
+      references.release();  // nobody can have launched it
+      throw escrow::usage_error(
+          "escrow_torch_hoist",
+          "a body of a conditional node may use memory of the group, in whose "
+          "turn the graph would not be launched",
+          "exclude(graph) before the capture, if no body allocates");
+    }
     // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): handled by or_failed
-    auto* const made = new held_graph{.references = escrow::hoist(graph), .device = device};
+    auto* const made = new held_graph{.references = std::move(references), .device = device};
     made->references.launches_in_turn();  // Graph's hooks
     return made;
   });

@@ -5,7 +5,6 @@ import functools
 import json
 import os
 import pathlib
-import weakref
 
 try:  # first: it loads the CUDA runtime that it comes with
     import torch
@@ -45,10 +44,14 @@ def _library():
     return library
 
 
+def _failure():
+    return RuntimeError(_library().escrow_torch_error().decode(errors="replace"))
+
+
 def _call(name, *arguments):
     result = getattr(_library(), "escrow_torch_" + name)(*arguments)
     if result in {None, -1}:  # hashed: python -bb refuses to compare bytes with a number
-        raise RuntimeError(_library().escrow_torch_error().decode(errors="replace"))
+        raise _failure()
     return result
 
 
@@ -88,22 +91,28 @@ def install(graphs=None):
 
     From PyTorch 2.14 on, each graph that any code captures from now on is launched as a Graph is: in its group's turn, and
     without paying for a user object. `graphs`: whether; or a function that says so of a torch.cuda.CUDAGraph when its
-    capture begins, in which it may not use CUDA. See exclude(). What goes wrong for a graph is raised by its replay().
+    capture begins, in which it may not use CUDA. See exclude(). A graph that cannot be launched so refuses each replay().
     """
     has_hooks = hasattr(getattr(torch.cuda, "graphs", None), "register_graph_capture_end_hook")
     if graphs and not has_hooks:
         raise RuntimeError("install: this PyTorch has no hooks for all graphs, which 2.14 has: capture by escrow_torch.Graph")
     torch.cuda.memory.change_current_allocator(allocator())
-    if has_hooks and graphs is not False:
+    while _hooks:  # of an earlier call
+        _hooks.pop().remove()
+    if has_hooks and (graphs is None or graphs):
         _hook_all(graphs if callable(graphs) else lambda _graph: True)
 
 
-_excluded = weakref.WeakSet()  # graphs whose captures install() leaves as they are
+_hooks = []  # of install(), for all graphs
 
 
 def exclude(graph):
-    """install() leaves this torch.cuda.CUDAGraph as PyTorch makes it. Call it before the capture. Returns the graph."""
-    _excluded.add(graph)
+    """install() leaves this torch.cuda.CUDAGraph as PyTorch makes it. Call it before the capture. Returns the graph.
+
+    For code that instantiates or copies raw_cuda_graph() itself, and for bodies of conditional nodes without memory of a
+    group.
+    """
+    graph.escrow_excludes = True
     return graph
 
 
@@ -165,83 +174,119 @@ class _Held:
     """What a graph holds, taken off it: its launches pay for no user object. Has no reference to the graph."""
 
     def __init__(self, raw_graph, current_stream):
-        self._current_stream = current_stream  # gives the handle of the stream that a launch uses
-        self._held = None  # for the destructor, if the next line throws
-        self._held = _call("hoist", raw_graph)
+        self._of = of = [None]  # for the destructor, if the next line throws; null once it is released
+        of[0] = _call("hoist", raw_graph)
+        # For each launch: without a look at names, and without a reference to this, whose end is the release.
+        enter, leave = _library().escrow_torch_enter, _library().escrow_torch_leave
 
-    def enter(self, _graph=None):
-        _call("enter", self._held, self._current_stream())
+        def enter_now(_graph=None):
+            if enter(of[0], current_stream()) == -1:
+                raise _failure()
 
-    def leave(self, _graph=None):
-        _call("leave", self._held)
+        def leave_now(_graph=None):
+            if leave(of[0]) == -1:
+                raise _failure()
+        self.enter, self.leave = enter_now, leave_now
 
     def release(self):
-        if self._held is None:
+        if self._of[0] is None:
             return
         try:
-            _call("release", self._held)
+            _call("release", self._of[0])
         except RuntimeError:  # the failure may not repeat, and nobody else releases it
-            _call("release", self._held)
-        self._held = None
+            _call("release", self._of[0])
+        self._of[0] = None
 
     def __del__(self):
         if _call is not None:  # else the interpreter ends, and has emptied this module
             self.release()
 
 
-def _ordered(graph, held):
-    """Has replays of the graph launch in turn. Returns the hooks."""
-    return [graph.register_replay_start_hook(held.enter), graph.register_replay_end_hook(held.leave)]
-
-
 def _hold(graph):
     """What an instantiation of the graph would hold, for launches on the current device."""
-    device = torch.cuda.current_device()
-    return _Held(graph.raw_cuda_graph(), lambda: torch.cuda.current_stream(device).cuda_stream)
+    current_stream = functools.partial(torch._C._cuda_getCurrentRawStream, torch.cuda.current_device())
+    return _Held(graph.raw_cuda_graph(), current_stream)
+
+
+class _Turns:
+    """The turns of a graph that other code captured. Has no reference to the graph: it would never end.
+
+    PyTorch swallows what hooks for all graphs raise, not what hooks of one graph do: so each graph has hooks of its own,
+    from the beginning of its capture on, and is refused until what it holds is known.
+    """
+
+    def __init__(self, graph):
+        self.held = None
+        self.may_be_held = True
+        self.refusal = "its capture did not end by capture_end()"
+        self._start = graph.register_replay_start_hook(self._enter)
+        self._end = graph.register_replay_end_hook(self._leave)
+        graph.register_destroy_callback(self._ended)
+
+    def _enter(self, _graph):
+        held = self.held
+        if held is None:
+            raise RuntimeError(f"escrow_torch: this graph cannot be launched in turn: {self.refusal}")
+        held.enter()
+
+    def _leave(self, _graph):
+        self.held.leave()
+
+    def put_inside(self):
+        """Before each replay: what other hooks raise, they raise outside of the turn, which would stay open."""
+        self._start.hooks_dict_ref().move_to_end(self._start.id)
+        self._end.hooks_dict_ref().move_to_end(self._end.id, last=False)
+
+    def _ended(self):  # by reset(), the graph's end or the interpreter's: the graph may live then
+        self.refusal = "what it holds was released: it was reset, or the interpreter ends"
+        held, self.held = self.held, None
+        if held is not None:
+            held.release()
+
+    def forget(self):
+        """There is another capture, or none for install()."""
+        self._start.remove()
+        self._end.remove()
+        self._ended()
 
 
 def _hook_all(is_chosen):
-    """Hoists each chosen graph when its capture ends. PyTorch swallows what hooks for all graphs raise, not what those of
-    one graph do: a graph that cannot be hoisted gets one that refuses each replay."""
-    chosen = weakref.WeakSet()
-
-    def refuse(graph, error):
-        def fail(_graph):
-            raise RuntimeError(f"escrow_torch: this graph cannot launch in turn, {error}") from error
-        hook = graph.register_replay_start_hook(fail)
-        graph.register_destroy_callback(hook.remove)
-
+    """Hoists each chosen graph when its capture ends."""
     def begin(graph):
-        chosen.discard(graph)  # of an earlier capture
-        if graph in _excluded:
+        earlier = vars(graph).pop("_escrow_turns", None)
+        if earlier is not None:
+            earlier.forget()
+        if vars(graph).get("escrow_excludes"):
             return
+        turns = graph._escrow_turns = _Turns(graph)
         try:
-            if is_chosen(graph):
-                chosen.add(graph)
-                torch._C._cuda_clearCublasWorkspaces()  # the graph gets its own
-        except Exception as error:
-            chosen.discard(graph)
-            refuse(graph, error)
+            if not is_chosen(graph):
+                del graph._escrow_turns
+                turns.forget()
+        except BaseException as error:  # its text alone: its traceback has the graph
+            turns.refusal = f"install()'s function raised {error!r}"
+            turns.may_be_held = False
+            raise
 
     def end(graph):
-        if graph not in chosen:
+        turns = vars(graph).get("_escrow_turns")
+        if turns is None or not turns.may_be_held:
             return
         try:
-            torch._C._cuda_clearCublasWorkspaces()  # this one's
-            held = _hold(graph)
-        except Exception as error:
-            refuse(graph, error)
-            return
-        hooks = _ordered(graph, held)
+            turns.held = _hold(graph)
+        except BaseException as error:
+            turns.refusal = str(error) or repr(error)
+            raise
 
-        def ended():  # also before another capture; without a reference to the graph
-            for hook in hooks:
-                hook.remove()
-            held.release()
-        graph.register_destroy_callback(ended)
+    def replay(graph):
+        turns = vars(graph).get("_escrow_turns")
+        if turns is not None:
+            turns.put_inside()
 
-    torch.cuda.graphs.register_graph_capture_start_hook(begin)
-    torch.cuda.graphs.register_graph_capture_end_hook(end)
+    for_all = torch.cuda.graphs
+    _hooks.append(for_all.register_graph_capture_start_hook(begin))
+    _hooks.append(for_all.register_graph_capture_end_hook(end))
+    _hooks.append(for_all.register_graph_replay_start_hook(replay))
 
 
 class Graph:
@@ -279,7 +324,8 @@ class Graph:
         if self._has_hooks:  # also when other code replays cuda_graph
             for hook in self._hooks:  # of an earlier capture
                 hook.remove()
-            self._hooks = _ordered(self.cuda_graph, self._held)
+            self._hooks = (self.cuda_graph.register_replay_start_hook(self._held.enter),
+                           self.cuda_graph.register_replay_end_hook(self._held.leave))
 
     @contextlib.contextmanager
     def turn(self):
@@ -298,11 +344,14 @@ class Graph:
 
     def replay(self):
         """Launches the graph on the current stream."""
-        if not self._has_hooks:
-            with self.turn():
-                self.cuda_graph.replay()
-            return
         held = self._captured()
+        if not self._has_hooks:
+            held.enter()
+            try:
+                self.cuda_graph.replay()
+            finally:
+                held.leave()
+            return
         try:
             self.cuda_graph.replay()
         except BaseException:

@@ -1,4 +1,5 @@
 """As much of PyTorch as escrow_torch.Graph calls, on the runtime that Escrow's library is linked to."""
+import collections
 import contextlib
 import ctypes
 import os
@@ -38,10 +39,18 @@ class Stream:
 
 
 class Hook:
+    """As torch.utils.hooks.RemovableHandle."""
+    last = 0
+
     def __init__(self, hooks, call):
-        self.hooks = hooks
-        hooks.append(call)
-        self.remove = lambda: hooks.remove(call)
+        Hook.last += 1
+        self.id, self.hooks_dict_ref = Hook.last, weakref.ref(hooks)
+        hooks[self.id] = call
+
+    def remove(self):
+        hooks = self.hooks_dict_ref()
+        if hooks is not None:
+            hooks.pop(self.id, None)
 
 
 class CUDAGraph:
@@ -73,7 +82,7 @@ class CUDAGraph:
 class CUDAGraphWithHooks(CUDAGraph):
     def __init__(self, keep_graph=False):
         super().__init__(keep_graph)
-        self.start_hooks, self.end_hooks = [], []
+        self.start_hooks, self.end_hooks = collections.OrderedDict(), collections.OrderedDict()
 
     def register_replay_start_hook(self, hook):
         return Hook(self.start_hooks, hook)
@@ -82,26 +91,31 @@ class CUDAGraphWithHooks(CUDAGraph):
         return Hook(self.end_hooks, hook)
 
     def replay(self):
-        for hook in list(self.start_hooks):
+        run_for_all(graphs.replay_hooks, self)
+        for hook in list(self.start_hooks.values()):
             hook(self)
         try:
             super().replay()
         finally:
-            for hook in list(self.end_hooks):
+            for hook in list(self.end_hooks.values()):
                 hook(self)
 
 
 class CUDAGraphOf214(CUDAGraphWithHooks):
-    """Of a PyTorch with hooks for all graphs, and which ends the captured graph by default."""
+    """Of a PyTorch with hooks for all graphs, and which ends the captured graph by default. After 2.15's graphs.py."""
 
     def __init__(self, keep_graph=False):
         super().__init__(True)
-        self.keep_graph, self.callbacks = keep_graph, []
-        weakref.finalize(self, self.fire, self.callbacks)
+        self.keep_graph = keep_graph
+        self.arm()
+
+    def arm(self):
+        self.callbacks = collections.OrderedDict()
+        self.finalizer = weakref.finalize(self, self.fire, self.callbacks)
 
     @staticmethod
     def fire(callbacks):
-        for each in list(callbacks):
+        for each in list(callbacks.values()):
             with contextlib.suppress(Exception):
                 each()
         callbacks.clear()
@@ -112,34 +126,44 @@ class CUDAGraphOf214(CUDAGraphWithHooks):
     def capture_begun(self):
         run_for_all(graphs.start_hooks, self)
 
-    def capture_ended(self):
-        run_for_all(graphs.end_hooks, self)
+    def capture_ended(self, by_hand=False):
+        if not by_hand:
+            run_for_all(graphs.end_hooks, self)
         if not self.keep_graph:
             self.instantiate()
             check("cudaGraphDestroy", self.graph)
             self.graph = None
 
+    def replay(self):
+        if self.exec is None and self.graph is not None:
+            self.instantiate()
+        super().replay()
+
     def reset(self):
         self.fire(self.callbacks)
+        self.finalizer.detach()
+        self.arm()
         super().reset()
 
     __del__ = CUDAGraph.reset
 
 
 def run_for_all(hooks, graph):
-    for each in list(hooks):
+    for each in list(hooks.values()):
         with contextlib.suppress(Exception):
             each(graph)
 
 
-graphs = types.SimpleNamespace(start_hooks=[], end_hooks=[])
+graphs = types.SimpleNamespace(
+    **{name: collections.OrderedDict() for name in ("start_hooks", "end_hooks", "replay_hooks")})
 graphs.register_graph_capture_start_hook = lambda hook: Hook(graphs.start_hooks, hook)
 graphs.register_graph_capture_end_hook = lambda hook: Hook(graphs.end_hooks, hook)
+graphs.register_graph_replay_start_hook = lambda hook: Hook(graphs.replay_hooks, hook)
 
 
 @contextlib.contextmanager
-def capture(graph):
-    if graph.graph is not None or graph.exec is not None:
+def capture(graph, **how):
+    if graph.exec is not None or (graph.graph is not None and not hasattr(graph, "keep_graph")):
         raise RuntimeError("the graph was captured before")
     stream = POINTER(cuda.current_stream().cuda_stream)
     check("cudaStreamBeginCapture", stream, 0)
@@ -149,7 +173,7 @@ def capture(graph):
     finally:
         graph.graph = POINTER()
         check("cudaStreamEndCapture", stream, ctypes.byref(graph.graph))
-        getattr(graph, "capture_ended", lambda: None)()
+        getattr(graph, "capture_ended", lambda: None)(**how)
 
 
 class CUDAPluggableAllocator:
@@ -167,4 +191,7 @@ cuda = types.SimpleNamespace(
     memory=types.SimpleNamespace(
         CUDAPluggableAllocator=CUDAPluggableAllocator, change_current_allocator=lambda _allocator: None),
 )
-_C = types.SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: None)
+_C = types.SimpleNamespace(
+    _cuda_clearCublasWorkspaces=lambda: None,
+    _cuda_getCurrentRawStream=lambda device: stream_now.cuda_stream,
+)

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """The Python module on the simulated runtime, with the part of PyTorch that it calls."""
 import contextlib
+import gc
 import pathlib
 import subprocess
 import sys
 import time
 import unittest
+import weakref
 
 import fake_torch
 
@@ -98,7 +100,7 @@ class GraphOfPyTorch(unittest.TestCase):
                     graph.replay()
                 other.replay()
                 failing.remove()
-            launched, graph.cuda_graph.exec = graph.cuda_graph.exec, None
+            launched, graph.cuda_graph.exec = graph.cuda_graph.exec, fake_torch.POINTER()
             with self.assertRaisesRegex(RuntimeError, "cudaGraphLaunch"):
                 graph.replay()
             other.replay()
@@ -161,14 +163,14 @@ class GraphOfPyTorch(unittest.TestCase):
             escrow_torch.install(graphs)
             yield
         finally:
-            fake_torch.graphs.start_hooks.clear()
-            fake_torch.graphs.end_hooks.clear()
+            escrow_torch.install(False)
+            self.assertEqual((len(fake_torch.graphs.start_hooks), len(fake_torch.graphs.end_hooks)), (0, 0))
             del fake_torch.cuda.graphs
 
     @staticmethod
-    def captured_by_others(graph=None):
+    def captured_by_others(graph=None, **how):
         graph = graph or fake_torch.cuda.CUDAGraph()
-        with fake_torch.cuda.graph(graph):
+        with fake_torch.cuda.graph(graph, **how):
             fake_torch.use_memory(fake_torch.stream_now.cuda_stream, SIZE)
         return graph
 
@@ -206,11 +208,54 @@ class GraphOfPyTorch(unittest.TestCase):
     def test_install_refuses_the_launch_of_what_it_could_not_order(self):
         with self.installed(fail):
             graph = self.captured_by_others()
-            with self.assertRaisesRegex(RuntimeError, "cannot launch in turn, another hook"):
+            with self.assertRaisesRegex(RuntimeError, "cannot be launched in turn: install.* raised .*another hook"):
                 graph.replay()
             graph.reset()
         with self.installed():
             self.captured_by_others(graph).replay()
+            graph.reset()
+            for kept in (False, True):
+                by_hand = self.captured_by_others(fake_torch.CUDAGraphOf214(keep_graph=kept), by_hand=True)
+                with self.assertRaisesRegex(RuntimeError, "did not end by capture_end"):
+                    by_hand.replay()
+            seen = weakref.ref(by_hand)
+            gc.disable()
+            del by_hand  # no cycle keeps it
+            self.assertIsNone(seen())
+            gc.enable()
+
+    def test_install_twice_is_as_once(self):
+        with self.installed():
+            escrow_torch.install()
+            self.captured_by_others().replay()
+
+    def test_install_orders_what_is_captured_twice_before_its_exec(self):
+        with self.installed():
+            graph = fake_torch.CUDAGraphOf214(keep_graph=True)
+            self.captured_by_others(graph)
+            fake_torch.check("cudaGraphDestroy", graph.graph)
+            self.captured_by_others(graph)
+            graph.replay()
+            graph.replay()
+            self.assertEqual(len(graph.start_hooks), 1)
+
+    def test_install_lets_other_hooks_fail_outside_of_the_turn(self):
+        with self.installed():
+            graph, other = self.captured_by_others(), self.captured_by_others()
+            for register in (graph.register_replay_start_hook, graph.register_replay_end_hook):
+                failing = register(fail)
+                with self.assertRaisesRegex(ValueError, "another hook"):
+                    graph.replay()
+                other.replay()
+                failing.remove()
+                graph.replay()
+
+    def test_install_refuses_what_is_replayed_after_its_end(self):
+        with self.installed():
+            graph = self.captured_by_others()
+            graph.finalizer()  # as atexit does
+            with self.assertRaisesRegex(RuntimeError, "the interpreter ends"):
+                graph.replay()
 
     def test_install_says_if_there_are_no_hooks(self):
         with self.assertRaisesRegex(RuntimeError, r"capture by escrow_torch\.Graph"):
