@@ -39,7 +39,11 @@ function(escrow_test_program name runtime sources link)
     # A third of the time to compile, for what AddressSanitizer finds as well; the libraries have them.
     target_compile_options(${target} PRIVATE -fno-sanitize=null,alignment,object-size)
   endif()
-  target_precompile_headers(${target} REUSE_FROM escrow_test_support_${runtime})
+  if(escrow::pool IN_LIST link)
+    target_precompile_headers(${target} REUSE_FROM escrow_test_world_${runtime})
+  else()
+    target_precompile_headers(${target} REUSE_FROM escrow_test_support_${runtime})
+  endif()
 endfunction()
 
 # One run of a test program, with arguments if need be: escrow_test_run(name target [DEEP seconds] [ARGS ...])
