@@ -4,6 +4,8 @@
 #include "runner_free.hpp"
 #include "state.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 
@@ -24,10 +26,13 @@ void fresh_devices(state& s) {
   }
 }
 
+pid_t process = 0;  // that has the threads
+
 // Runs among the program's exit handlers: no thread of ours may call into objects that are being
 // destroyed. Threads that are stuck in user code are left behind; the process ends under them.
 void at_exit() {
   auto& s = the();
+  if (getpid() != process) return;  // in a forked child: it has no threads, and a lock may be held
   std::unique_lock lock(s.mutex);
   s.exiting = true;
   stop_threads(lock, std::chrono::seconds(2));
@@ -45,6 +50,7 @@ state* make_state() {
 
 state* first_state() {
   auto* const s = make_state();
+  process = getpid();
   std::atexit(at_exit);
   return s;
 }

@@ -30,7 +30,7 @@ void define_allocate(Class& defined, char const* name, char const* call, allocat
             waiting(call, [&] { return (from.allocator(call).*how)(on, size, alignment, {}); });
         return reinterpret_cast<std::uintptr_t>(memory);
       },
-      "stream"_a, "size"_a, "alignment"_a = stream_allocator::default_alignment, text);
+      "stream"_a.none(), "size"_a, "alignment"_a = stream_allocator::default_alignment, text);
 }
 
 // NOLINTBEGIN(performance-no-int-to-ptr): Python has addresses as numbers
@@ -38,7 +38,7 @@ void define_allocate(Class& defined, char const* name, char const* call, allocat
 
 void add_allocators(nb::module_& to) {
   nb::class_<python_allocator> allocator(
-      to, "StreamAllocator",
+      to, "StreamAllocator", nb::is_weak_referenceable(),
       "A ScratchPool for interfaces that give memory back by its address, an int. Any thread.");
   define_init(
       allocator, "StreamAllocator",
@@ -64,7 +64,7 @@ void add_allocators(nb::module_& to) {
         cudaStream_t const on = stream_of(stream);
         quickly(call, [&] { its.allocator(call).deallocate(on, reinterpret_cast<void*>(ptr)); });
       },
-      "stream"_a, "ptr"_a,
+      "stream"_a.none(), "ptr"_a,
       "Frees after the work on `stream` so far, which comes after all uses; 0 does nothing. "
       "UsageError for an\naddress that is not allocated.");
   allocator.def(
@@ -74,7 +74,7 @@ void add_allocators(nb::module_& to) {
         cudaStream_t const on = stream_of(stream);
         quickly(call, [&] { its.allocator(call).record_stream(on, reinterpret_cast<void*>(ptr)); });
       },
-      "stream"_a, "ptr"_a, "As Lease.record_stream().");
+      "stream"_a.none(), "ptr"_a, "As Lease.record_stream().");
   allocator.def(
       "is_allocated",
       [](python_allocator& its, std::uintptr_t ptr) {

@@ -68,7 +68,7 @@ void define_group(nb::module_& to) {
         });
         return work.result;
       },
-      "stream"_a, "function"_a, "wait_max"_a = usual_wait,
+      "stream"_a.none(), "function"_a, "wait_max"_a = usual_wait,
       "Calls `function()`, which enqueues work on `stream`, as one more launch of the group, and "
       "returns its result.\nWhat it claims for `stream` from pools of the group lies in the "
       "group's "
@@ -106,7 +106,7 @@ using held_exec = ends_without_gil<graph_exec>;
 
 void define_exec(nb::module_& to) {
   nb::class_<held_exec> exec(
-      to, "GraphExec",
+      to, "GraphExec", nb::is_weak_referenceable(),
       "Instantiates a graph and takes what it holds off it: its launches are as fast as those of a "
       "graph that holds\nnothing, and are ordered with others that share something with it. May "
       "end "
@@ -137,7 +137,7 @@ void define_exec(nb::module_& to) {
           held.launch_many(on, times);
         });
       },
-      "stream"_a, "times"_a = 1,
+      "stream"_a.none(), "times"_a = 1,
       "Enqueues `times` runs of the graph, one after another. UsageError for a captured stream.");
   exec.def(
       "update",
@@ -176,7 +176,7 @@ using held_hoisted = ends_without_gil<hoisted>;
 
 void define_hoisted(nb::module_& to) {
   nb::class_<held_hoisted> held(
-      to, "Hoisted",
+      to, "Hoisted", nb::is_weak_referenceable(),
       "What a graph held, for code that instantiates and launches by itself. Call release() after "
       "the "
       "last launch;\nelse what it holds is leaked, and counted. One thread at a time.");
@@ -201,7 +201,7 @@ void define_hoisted(nb::module_& to) {
         });
         return work.result;
       },
-      "stream"_a, "function"_a, "wait_max"_a = usual_wait,
+      "stream"_a.none(), "function"_a, "wait_max"_a = usual_wait,
       "Calls `function()`, which launches execs of the graph on `stream`, in turn with all that "
       "shares something with\nit, and returns its result. Errors as Group.run().");
   held.def(

@@ -1,5 +1,7 @@
 // Python objects that graphs and streams keep: references that are dropped with the GIL, on a
 // thread of their own, and never once the interpreter ends.
+#include <unistd.h>
+
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -51,6 +53,8 @@ class reference_dropper {
 
   // With the GIL, before the interpreter ends: drops what is there, and leaks what comes later.
   void end() {
+    // A forked child has no thread that drops, and may have the gate as that thread held it.
+    if (getpid() != process_) return;
     {
       gil_let_go const others_run;
       std::lock_guard const gate(gate_);  // no drop runs
@@ -109,6 +113,7 @@ class reference_dropper {
 
   static thread_local bool is_dropping;
 
+  pid_t const process_ = getpid();
   std::mutex gate_;   // held while references are dropped; taken before mutex_
   std::mutex mutex_;  // guards the rest
   std::condition_variable some_;
@@ -176,7 +181,7 @@ void add_keep(nb::module_& to) {
                   [&](reference&& kept) { deleter::global().retire(on, std::move(kept)); });
         return object;
       },
-      "object"_a.none(), "stream"_a,
+      "object"_a.none(), "stream"_a.none(),
       "Keeps any Python object for the graph that is being captured on `stream`: until the graph, "
       "its\nclones and its execs are destroyed and their last launch has ended. If the stream is "
       "not "
@@ -195,7 +200,7 @@ void add_keep(nb::module_& to) {
         hand_over("retire", std::move(object),
                   [&](reference&& kept) { deleter::global().retire(on, std::move(kept)); });
       },
-      "object"_a.none(), "stream"_a,
+      "object"_a.none(), "stream"_a.none(),
       "Drops a reference to `object` once the GPU no longer needs it: keep(), for an object that "
       "the "
       "caller\nhas done with.");

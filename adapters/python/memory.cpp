@@ -38,7 +38,9 @@ source_location line_of_python() {
   PyFrameObject* const frame = PyEval_GetFrame();
   if (frame == nullptr) return {};
   nb::object const code = nb::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
-  auto const file = nb::cast<std::string>(code.attr("co_filename"));
+  nb::object const name = code.attr("co_filename");  // may have bytes that are no text
+  nb::object const bytes = name.attr("encode")("utf-8", "backslashreplace");
+  std::string const file = nb::cast<nb::bytes>(bytes).c_str();
   static never_destroyed<std::unordered_map<std::string, std::string>> files;  // by the GIL
   std::string const& kept = files->try_emplace(file, file).first->second;
   int const line = PyFrame_GetLineNumber(frame);
@@ -62,12 +64,12 @@ void define_claim(Class& pool, char const* name, char const* call, claim_functio
         lease<device_block> claimed = waiting(call, [&] { return (its->*how)(on, size, where); });
         return python_lease{std::move(claimed), size, std::move(stream)};
       },
-      "stream"_a, "size"_a, text);
+      "stream"_a.none(), "size"_a, text);
 }
 
 void define_pool(nb::module_& to) {
   nb::class_<python_pool> pool(
-      to, "ScratchPool",
+      to, "ScratchPool", nb::is_weak_referenceable(),
       "Scratch memory of one device, claimed for a stream, whether or not that is being "
       "captured.\n\n"
       "    with pool.claim(stream, 1 << 20) as lease:\n"
@@ -87,16 +89,16 @@ void define_pool(nb::module_& to) {
       "whose "
       "graphs share\nthis memory. bytes_max: of all blocks. slots_max: blocks of each size (64). "
       "idle_max: seconds after which\nfree blocks are given back. host_wait_max, capture_wait_max: "
-      "seconds for which a claim at a limit may block\nthe host, eagerly (0) and in a capture "
-      "(10). "
+      "seconds for which a claim at a limit may block\nthe host, eagerly (0), and in a capture "
+      "while a slot is on its way to the pool (10). "
       "track_leases: reports name each lease. pinned_host: host memory,\nwhose claims are all "
       "claim_for_host(). held_until_closed, streams_outlive_pool: see pool_options in\n"
       "escrow/pool/resource_pool.hpp.\n\nErrors: CudaError for a device that is not there.");
   define_claim(
       pool, "claim", "ScratchPool.claim", &scratch_pool::claim,
       "A lease of at least `size` bytes, not initialized, aligned to 256 bytes, for work on "
-      "`stream`.\n\nErrors: PoolExhausted at a limit, OutOfMemory, UsageError for more than "
-      "bytes_max, for a closed pool and for\nan invalidated capture; CudaError.");
+      "`stream`.\n\nErrors: PoolExhausted at a limit, also for more than bytes_max; OutOfMemory; "
+      "UsageError for a closed pool and\nan invalidated capture; CudaError.");
   define_claim(
       pool, "claim_for_host", "ScratchPool.claim_for_host", &scratch_pool::claim_for_host,
       "The same for memory that the host writes or reads at once: no GPU work uses it. May "
@@ -132,9 +134,28 @@ nb::dict array_interface(python_lease& its) {
   return result;
 }
 
+// For the cycle collector: a stream that holds its own lease.
+int visit_lease(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  Py_VISIT(nb::inst_ptr<python_lease>(self)->stream.ptr());
+  return 0;
+}
+int clear_lease(PyObject* self) {
+  if (!nb::inst_ready(self)) return 0;
+  auto& its = *nb::inst_ptr<python_lease>(self);
+  { escrow::lease<device_block> const ended = std::move(its.held); }  // before its stream
+  its.stream.reset();
+  return 0;
+}
+PyType_Slot lease_slots[] = {  // NOLINT: CPython's form
+    {Py_tp_traverse, reinterpret_cast<void*>(&visit_lease)},
+    {Py_tp_clear, reinterpret_cast<void*>(&clear_lease)},
+    {0, nullptr}};
+
 void define_lease(nb::module_& to) {
   nb::class_<python_lease> lease(
-      to, "Lease",
+      to, "Lease", nb::is_weak_referenceable(), nb::type_slots(lease_slots),
       "The right to use memory of a pool until its release, which is the end of its `with` block, "
       "release() or\nits end as an object. The claiming stream must be alive then; the lease keeps "
       "the "
@@ -159,7 +180,7 @@ void define_lease(nb::module_& to) {
         cudaStream_t const on = stream_of(stream);
         quickly(call, [&] { its.need(call).record_stream(on); });
       },
-      "stream"_a,
+      "stream"_a.none(),
       "The memory is used on `stream`, too: its work after this call comes after the memory's "
       "earlier users, and\nthe release waits for it. If `stream` is captured, its graph keeps the "
       "memory.");
@@ -196,7 +217,7 @@ std::size_t trim(int device) {
 }  // namespace
 
 void add_memory(nb::module_& to) {
-  nb::class_<python_group> group(to, "Group",
+  nb::class_<python_group> group(to, "Group", nb::is_weak_referenceable(),
                                  "Graphs of a group share their scratch memory, one after another: "
                                  "together they need what the largest needs.");
   define_pool(to);

@@ -2,6 +2,7 @@
 #include "module.hpp"
 
 #include <array>
+#include <cmath>
 #include <new>
 #include <string_view>
 
@@ -46,6 +47,8 @@ PyObject* new_error(nb::module_& to, char const* name, nb::object const& bases, 
 
 // The int that an object of another library's is, or nothing.
 [[nodiscard]] std::optional<std::uintptr_t> number_of(nb::handle given) {
+  // Other libraries' handles are no more than convertible; a float or a bool is a mistake.
+  if (PyFloat_Check(given.ptr()) || PyBool_Check(given.ptr())) return std::nullopt;
   if (!PyLong_Check(given.ptr()) && !PyIndex_Check(given.ptr()) && !nb::hasattr(given, "__int__")) {
     return std::nullopt;
   }
@@ -70,7 +73,12 @@ cudaStream_t stream_of(nb::handle given) {
   if (nb::hasattr(given, "__cuda_stream__")) {
     nb::object told = given.attr("__cuda_stream__");
     if (PyCallable_Check(told.ptr()) != 0) told = told();
-    return reinterpret_cast<cudaStream_t>(*number_of(nb::object(told[1])));
+    if (nb::isinstance<nb::tuple>(told) && nb::len(told) == 2) {
+      if (auto const number = number_of(nb::object(told[1])))
+        return reinterpret_cast<cudaStream_t>(*number);
+    }
+    refuse_type("what `stream` tells by __cuda_stream__",
+                "it has to be the pair (0, handle), the handle an int", told);
   }
   for (char const* const name : {"cuda_stream", "ptr"}) {
     if (!nb::hasattr(given, name)) continue;
@@ -105,6 +113,7 @@ void raise(char const* call, std::exception const& error) {
 std::chrono::nanoseconds time_of(std::optional<double> seconds, std::chrono::nanoseconds if_none) {
   constexpr double most = 3600.0 * 24 * 365 * 100;
   if (!seconds) return if_none;
+  if (std::isnan(*seconds)) throw nb::value_error("a time in seconds is not a number");
   double const cut = *seconds < most ? *seconds : most;
   return std::chrono::nanoseconds(static_cast<std::int64_t>((cut > 0 ? cut : 0) * 1e9));
 }

@@ -10,6 +10,22 @@ PyTorch. Sizes are bytes, times seconds. Doors to other libraries: escrow.torch,
 escrow.cuda_core.
 """
 
+import importlib
+
+
+def _is_main_interpreter() -> bool:
+    for name in ("_interpreters", "_xxsubinterpreters"):  # of CPython 3.13, and before
+        try:
+            known = importlib.import_module(name)
+        except ImportError:
+            continue
+        return known.get_current() == known.get_main()
+    return True
+
+
+if not _is_main_interpreter():  # another import would take the types of the first
+    raise ImportError("escrow works in the main interpreter alone")
+
 try:
     from . import _escrow
 except ImportError as error:

@@ -63,10 +63,10 @@ class EscrowMemoryManager(cuda.HostOnlyCUDAMemoryManager):
     def memalloc(self, size: int):
         """Device memory of at least `size` bytes, for the stream of on()."""
         lease = _pool(self.context.device.id).claim(getattr(_now, "stream", 0), size)
-        address, leases = lease.ptr, self.allocations  # emptied by reset()
-        leases[address] = lease
+        key, leases = object(), self.allocations  # emptied by reset(): another array may have the address then
+        leases[key] = lease
         return cuda.MemoryPointer(
-            self.context, ctypes.c_void_p(address), size, finalizer=lambda: leases.pop(address, None)
+            self.context, ctypes.c_void_p(lease.ptr), size, finalizer=lambda: leases.pop(key, None)
         )
 
     def get_ipc_handle(self, memory):

@@ -91,20 +91,23 @@ class Numba(unittest.TestCase):
     def pool(self):
         return self.door._pool(0)
 
+    def lease_of(self, memory):
+        return next(each for each in self.manager.allocations.values() if each.ptr == memory.device_pointer)
+
     def test_memory_is_for_the_stream_of_the_block(self):
         stream = Stream()
         with self.door.on(stream):
             memory = self.manager.memalloc(1000)
-            lease = self.manager.allocations[memory.device_pointer]
+            lease = self.lease_of(memory)
             self.assertIs(lease.stream, stream)
             with self.door.on(Stream()):
                 pass
             second = self.manager.memalloc(1)
-            self.assertIs(self.manager.allocations[second.device_pointer].stream, stream)
+            self.assertIs(self.lease_of(second).stream, stream)
         del lease, memory, second
         self.assertEqual(self.pool().stats()["bytes_in_use"], 0)
         default = self.manager.memalloc(1)
-        self.assertEqual(self.manager.allocations[default.device_pointer].stream, 0)
+        self.assertEqual(self.lease_of(default).stream, 0)
         self.assertIn("numba's", self.pool().describe())
 
     def test_a_graph_keeps_memory_of_its_capture(self):
@@ -116,6 +119,17 @@ class Numba(unittest.TestCase):
         self.assertEqual(self.pool().stats()["bytes_in_graphs"], MIB)
         captured[0].destroy()
         self.assertTrue(wait_until(lambda: self.pool().stats()["bytes_in_graphs"] == 0))
+
+    def test_the_end_of_an_array_of_before_a_reset_frees_no_other(self):
+        stream = Stream()
+        with self.door.on(stream):
+            before = self.manager.memalloc(1000)
+            self.manager.reset()
+            now = self.manager.memalloc(1000)
+            self.assertEqual(now.device_pointer, before.device_pointer)
+            del before
+            other = self.manager.memalloc(1000)
+            self.assertNotEqual(now.device_pointer, other.device_pointer)
 
     def test_a_reset_ends_what_is_allocated(self):
         memory = self.manager.memalloc(1)

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """The package on the simulated runtime: memory, groups and execs."""
 
+import gc
 import threading
 import unittest
+import weakref
 
 from world import MIB, Stream, capture, wait_until
 
@@ -233,6 +235,47 @@ class Groups(unittest.TestCase):
             exec_.update("a graph")
         captured[0].destroy()
         other[0].destroy()
+
+
+
+class Users(unittest.TestCase):
+    """What programs did that somebody wrote who had read half a page."""
+
+    def test_what_is_no_stream_is_refused_by_its_name(self):
+        class Tells(Stream):
+            def __init__(self, told):
+                self.told = told
+
+            def __cuda_stream__(self):
+                return self.told
+
+        pool = escrow.ScratchPool()
+        for wrong in (None, 1.5, True, "0", Tells(None), Tells((0, None)), Tells((0,)), Tells((0, "1"))):
+            with self.assertRaisesRegex(TypeError, "`stream`"):
+                pool.claim(wrong, 10)
+        with self.assertRaisesRegex(ValueError, "not a number"):
+            escrow.ScratchPool(host_wait_max=float("nan"))
+
+    def test_a_stream_that_holds_its_own_lease_is_collected(self):
+        pool, stream = escrow.ScratchPool(), Stream()
+        stream.scratch = pool.claim(stream, MIB)
+        seen = weakref.ref(stream)
+        del stream
+        gc.collect()
+        self.assertIsNone(seen())
+        self.assertEqual(pool.stats()["bytes_in_use"], 0)
+
+    def test_all_may_be_referred_to_weakly(self):
+        pool, stream = escrow.ScratchPool(), Stream()
+        with pool.claim(stream, 1) as lease:
+            for each in (pool, lease, escrow.Group(), escrow.StreamAllocator()):
+                self.assertIs(weakref.ref(each)(), each)
+
+    def test_a_file_name_may_be_no_text(self):
+        program = compile("lease = pool.claim(stream, 1)", "of\udce9", "exec")
+        values = {"pool": escrow.ScratchPool(track_leases=True), "stream": Stream()}
+        exec(program, values)
+        self.assertIn("of\\udce9", values["pool"].describe())
 
 
 if __name__ == "__main__":

@@ -142,6 +142,34 @@ time.sleep(0.1)
         for _ in range(5):
             self.assertEqual(self.run_python(program), "of a stream\n")
 
+    def test_a_forked_child_ends(self):
+        program = """
+import os, sys
+import escrow
+from world import Stream
+stream = Stream()
+for _ in range(15):
+    for _ in range(20): escrow.retire([1], stream)
+    stream.synchronize()
+    child = os.fork()
+    if child == 0: sys.exit(0)
+    os.waitpid(child, 0)
+"""
+        self.run_python(program)
+
+    def test_works_in_the_main_interpreter_alone(self):
+        program = """
+import _xxsubinterpreters as other, escrow
+try:
+    other.run_string(other.create(), "import escrow")
+except other.RunFailedError as error:
+    print(error)
+escrow.ScratchPool(label="main").describe()
+"""
+        if sys.version_info >= (3, 13):
+            self.skipTest("_xxsubinterpreters is of CPython before 3.13")
+        self.assertIn("main interpreter alone", self.run_python(program))
+
     def test_the_stub_names_what_is_there(self):
         source = pathlib.Path(escrow.__file__).with_name("_escrow.pyi").read_text()
         tree = {
