@@ -44,7 +44,7 @@ void add_allocators(nb::module_& to) {
       allocator, "StreamAllocator",
       [](python_allocator* place, memory_options const& options) {
         auto made = std::make_shared<stream_allocator>(options.pool, options.policy);
-        registry().add_weak(std::shared_ptr<scratch_pool>(made, &made->pool()));
+        registry().add(std::shared_ptr<scratch_pool>(made, &made->pool()));
         int const device = made->device();
         new (place) python_allocator{ends_without_gil(std::move(made)), device};
       },

@@ -36,6 +36,19 @@ std::vector<cudaGraph_t> graphs_of(std::vector<nb::object> const& given) {
   return result;
 }
 
+// Calls `launch(on, call, most)`, in which `call()` is the function of Python's. Its result.
+template <class Launch>
+nb::object in_turn(char const* call, nb::handle stream, nb::callable function, double wait_max,
+                   Launch const& launch) {
+  cudaStream_t const on = stream_of(stream);
+  python_call work(std::move(function));
+  waiting(call, [&](gil_let_go& around) {
+    launch(
+        on, [&] { work(around); }, time_of(wait_max, {}));
+  });
+  return work.result;
+}
+
 // CUDA would refuse the launch, and invalidate the capture.
 void refuse_capturing(char const* call, cudaStream_t stream) {
   if (usable_capture_of(call, stream).is_none()) return;
@@ -59,14 +72,8 @@ void define_group(nb::module_& to) {
   group.def(
       "run",
       [](python_group& its, nb::handle stream, nb::callable function, double wait_max) {
-        constexpr char const* call = "Group.run";
-        cudaStream_t const on = stream_of(stream);
-        python_call work(std::move(function));
-        waiting(call, [&](gil_let_go& around) {
-          its.held.run(
-              on, [&] { work(around); }, time_of(wait_max, {}));
-        });
-        return work.result;
+        return in_turn("Group.run", stream, std::move(function), wait_max,
+                       [&](auto const&... what) { its.held.run(what...); });
       },
       "stream"_a.none(), "function"_a, "wait_max"_a = usual_wait,
       "Calls `function()`, which enqueues work on `stream`, as one more launch of the group, and "
@@ -120,7 +127,7 @@ void define_exec(nb::module_& to) {
             .flags = flags, .bodies = graphs_of(bodies), .copies = copies};
         waiting("GraphExec", [&] { new (place) held_exec(graph_exec(from, options)); });
       },
-      "graph"_a, nb::kw_only(), "flags"_a = 0, "copies"_a = 0,
+      "graph"_a.none(), nb::kw_only(), "flags"_a = 0, "copies"_a = 0,
       "bodies"_a = std::vector<nb::object>(),
       "graph: the cudaGraph_t as an int, or an object that is one or has it as `handle`; it stays "
       "the caller's.\nflags: cudaGraphInstantiateFlags. copies: runs that one launch of "
@@ -147,7 +154,7 @@ void define_exec(nb::module_& to) {
         auto const all = graphs_of(bodies);
         waiting(call, [&] { its.need(call).update(to_graph, all); });
       },
-      "graph"_a, "bodies"_a = std::vector<nb::object>(),
+      "graph"_a.none(), "bodies"_a = std::vector<nb::object>(),
       "From the next launch on runs `graph`, of the same nodes and edges. CudaError if it does not "
       "fit; then nothing\nhas changed.");
   exec.def_prop_ro(
@@ -187,19 +194,14 @@ void define_hoisted(nb::module_& to) {
         auto const all = graphs_of(bodies);
         waiting("Hoisted", [&] { new (place) held_hoisted(hoist(from, all)); });
       },
-      "graph"_a, "bodies"_a = std::vector<nb::object>(),
+      "graph"_a.none(), "bodies"_a = std::vector<nb::object>(),
       "graph, bodies: as those of GraphExec. The graph holds nothing any more.");
   held.def(
       "launch",
       [](held_hoisted& its, nb::handle stream, nb::callable function, double wait_max) {
         constexpr char const* call = "Hoisted.launch";
-        cudaStream_t const on = stream_of(stream);
-        python_call work(std::move(function));
-        waiting(call, [&](gil_let_go& around) {
-          its.need(call).launch(
-              on, [&] { work(around); }, time_of(wait_max, {}));
-        });
-        return work.result;
+        return in_turn(call, stream, std::move(function), wait_max,
+                       [&](auto const&... what) { its.need(call).launch(what...); });
       },
       "stream"_a.none(), "function"_a, "wait_max"_a = usual_wait,
       "Calls `function()`, which launches execs of the graph on `stream`, in turn with all that "

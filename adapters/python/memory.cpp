@@ -33,14 +33,19 @@ struct python_lease {
   }
 };
 
+// With escapes for bytes that are no text, as a file's name may have.
+std::string text_of(nb::object const& given) {
+  if (char const* const known = PyUnicode_AsUTF8AndSize(given.ptr(), nullptr)) return known;
+  PyErr_Clear();
+  return nb::cast<nb::bytes>(given.attr("encode")("utf-8", "backslashreplace")).c_str();
+}
+
 // The line of Python that calls; nowhere if there is none. Names of files are kept for reports.
 source_location line_of_python() {
   PyFrameObject* const frame = PyEval_GetFrame();
   if (frame == nullptr) return {};
   nb::object const code = nb::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
-  nb::object const name = code.attr("co_filename");  // may have bytes that are no text
-  nb::object const bytes = name.attr("encode")("utf-8", "backslashreplace");
-  std::string const file = nb::cast<nb::bytes>(bytes).c_str();
+  std::string const file = text_of(code.attr("co_filename"));
   static never_destroyed<std::unordered_map<std::string, std::string>> files;  // by the GIL
   std::string const& kept = files->try_emplace(file, file).first->second;
   int const line = PyFrame_GetLineNumber(frame);

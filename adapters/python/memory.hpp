@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,8 +17,7 @@ namespace escrow::python {
 // The pools that Python made, for trim().
 class pool_registry {
  public:
-  void add(std::shared_ptr<scratch_pool> const& made) { add_weak(made); }
-  void add_weak(std::weak_ptr<scratch_pool> made) {
+  void add(std::weak_ptr<scratch_pool> made) {
     std::lock_guard const lock(mutex_);
     std::erase_if(all_, [](auto const& each) { return each.expired(); });
     all_.push_back(std::move(made));
@@ -43,9 +43,8 @@ inline pool_registry& registry() {
 template <class Class>
 void define_pool_calls(Class& defined, std::string const& name) {
   using type = typename Class::Type;
-  static never_destroyed<std::vector<std::string>> names;  // for errors
+  static never_destroyed<std::list<std::string>> names;  // for errors; they stay where they are
   auto const named = [&](char const* call) {
-    names->reserve(64);
     return names->emplace_back(name + "." + call).c_str();
   };
   char const* call = named("stats");
@@ -77,7 +76,7 @@ void define_pool_calls(Class& defined, std::string const& name) {
         cudaStream_t const on = stream_of(stream);
         waiting(call, [&] { its.need(call).on(on).flush(); });
       },
-      "stream"_a,
+      "stream"_a.none(),
       "Before a pause of `stream`: what was released on it without an event, as by "
       "streams_outlive_pool, is for\nall streams, captures and trims from now on. UsageError while "
       "the stream is being captured.");

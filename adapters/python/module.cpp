@@ -73,7 +73,7 @@ cudaStream_t stream_of(nb::handle given) {
   if (nb::hasattr(given, "__cuda_stream__")) {
     nb::object told = given.attr("__cuda_stream__");
     if (PyCallable_Check(told.ptr()) != 0) told = told();
-    if (nb::isinstance<nb::tuple>(told) && nb::len(told) == 2) {
+    if (nb::isinstance<nb::sequence>(told) && nb::len(told) == 2) {
       if (auto const number = number_of(nb::object(told[1])))
         return reinterpret_cast<cudaStream_t>(*number);
     }

@@ -351,7 +351,7 @@ void* escrow_torch_hoist(cudaGraph_t graph) noexcept {
           "escrow_torch_hoist",
           "a body of a conditional node may use memory of the group, in whose "
           "turn the graph would not be launched",
-          "exclude(graph) before the capture, if no body allocates");
+          "if no body allocates, capture it by torch.cuda.graph, after exclude(graph)");
     }
     // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): handled by or_failed
     auto* const made = new held_graph{.references = std::move(references), .device = device};

@@ -123,7 +123,7 @@ def cuda_core():
 
 
 def torch():
-    """Tensors from Escrow, a graph of them that shares its memory, parking, and a tensor that a graph keeps."""
+    """Tensors from Escrow, a graph of them, and a tensor that it keeps."""
     import torch as pt
 
     import escrow

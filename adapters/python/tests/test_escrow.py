@@ -253,6 +253,10 @@ class Users(unittest.TestCase):
         for wrong in (None, 1.5, True, "0", Tells(None), Tells((0, None)), Tells((0,)), Tells((0, "1"))):
             with self.assertRaisesRegex(TypeError, "`stream`"):
                 pool.claim(wrong, 10)
+        with self.assertRaisesRegex(TypeError, "`stream`"):
+            pool.flush(None)
+        with self.assertRaisesRegex(TypeError, "`graph`"):
+            escrow.GraphExec(None)
         with self.assertRaisesRegex(ValueError, "not a number"):
             escrow.ScratchPool(host_wait_max=float("nan"))
 

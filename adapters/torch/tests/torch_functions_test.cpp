@@ -9,8 +9,7 @@
 namespace escrow::test {
 namespace {
 
-constexpr std::size_t size = 4096;
-constexpr std::size_t bytes_max = 64 << 20;
+constexpr std::size_t size = 4096, bytes_max = 64 << 20;
 
 bool contains(std::string const& text, std::string const& part) {
   return text.find(part) != std::string::npos;
@@ -378,7 +377,6 @@ TEST_F(TorchFunctions, LaunchAgainOrReleaseAfterALaunchWhoseEndIsNotKnown) {
     other.join();
   }
 }
-
 #endif
 
 TEST_F(TorchFunctions, RefuseALaunchInACaptureAndWithoutAGraph) {
@@ -391,6 +389,9 @@ TEST_F(TorchFunctions, RefuseALaunchInACaptureAndWithoutAGraph) {
   EXPECT_EQ(escrow_torch_leave(its.held), -1);
   EXPECT_EQ(escrow_torch_enter(nullptr, two), -1);
   EXPECT_TRUE(contains(escrow_torch_error(), "`held` is null"));
+  owned_graph const conditional = make_graph();
+  add_conditional(conditional);
+  EXPECT_EQ(escrow_torch_hoist(conditional), nullptr) << "its body may use the group's memory";
   its.release();
 }
 
