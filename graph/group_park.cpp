@@ -118,10 +118,28 @@ void wait_for_last_launch(group_order& group, steady::time_point end) {
 }
 
 // What CUDA or the worker are about to end gets a little time.
+steady::time_point soon(steady::time_point end) {
+  return std::min(end, steady::now() + std::chrono::milliseconds(100));
+}
+
+void refuse_living(std::string const& lease) {
+  if (lease.empty()) return;
+  throw usage_error(parking, lease + " lives in the group's arena",
+                    "release it before; if it was retired, wait for its stream");
+}
+
+void wait_for_leases(group_memory& memory, steady::time_point end) {
+  std::string found;
+  static_cast<void>(comes_true(soon(end), [&] {
+    found = memory.living();
+    return found.empty();
+  }));
+  refuse_living(found);
+}
+
 void refuse_unknown_launches(group_order const& group, steady::time_point end) {
-  constexpr std::chrono::milliseconds most(100);
   std::optional<graph_registry::unknown_launches> found;
-  static_cast<void>(comes_true(std::min(end, steady::now() + most), [&] {
+  static_cast<void>(comes_true(soon(end), [&] {
     found = graph_registry::global().unknown_launches_of(group);
     return !found || !found->may_pass;
   }));
@@ -139,7 +157,7 @@ void wait_for_pins(group_order const& group, steady::time_point end) {
 
 std::size_t park_memory(group_memory& memory, group_order const& group, park_options const& how,
                         steady::time_point end, parked_mark& mark) {
-  memory.close(parking);
+  refuse_living(memory.close());
   try {
     refuse_unknown_launches(group, end);
     return memory.park(how.keep_contents);
@@ -162,7 +180,10 @@ std::size_t park_group(std::shared_ptr<group_order> const& group, park_options c
     // Both are asked again once the group is marked. Until then others' calls go on, also if this
     // waits or refuses.
     wait_for_pins(*group, end);
-    if (group->known_memory() != nullptr) refuse_unknown_launches(*group, end);
+    if (auto const known = group->known_memory()) {
+      wait_for_leases(*known, end);
+      refuse_unknown_launches(*group, end);
+    }
     parked_mark mark(*group);
     wait_for_pins(*group, end);
     memory = mark.memory();

@@ -115,7 +115,8 @@ class ESCROW_LOCAL arena final : public group_memory {
   void end_scope(std::uint64_t number) noexcept override;  // arena_claims.cpp
 
   // arena_parking.cpp
-  void close(char const* call) override;
+  [[nodiscard]] std::string living() override;
+  [[nodiscard]] std::string close() override;
   void reopen() noexcept override;
   std::size_t park(bool keep_contents) override;
   [[nodiscard]] bool is_whole() const noexcept override { return range_.is_whole(); }
@@ -139,6 +140,8 @@ class ESCROW_LOCAL arena final : public group_memory {
         is_closed_(group.is_parked.load(std::memory_order_relaxed)) {}
 
  private:
+  [[nodiscard]] std::string living_now() const;  // of living(), under the lock
+
   // A range that a lease of the graph has used, until a later claim covers it.
   struct released_range {
     std::size_t begin;

@@ -35,21 +35,32 @@ void arena::end_copies() {
   copying_.reset();
 }
 
-void arena::close(char const* call) {
+std::string arena::living() {
+  std::lock_guard const lock(mutex_);
+  return living_now();
+}
+
+std::string arena::living_now() const {
+  for (arena_place const* const each : taken_) {
+    if (each->its_state != arena_place::state::taken) continue;  // its lease has ended
+    std::string text = "a lease of \"" + each->of->label + "\"";
+    if (each->where.line() != 0) {
+      text += " (claimed at " + std::string(each->where.file_name()) + ":" +
+              std::to_string(each->where.line()) + ")";
+    }
+    return text;
+  }
+  return {};
+}
+
+std::string arena::close() {
   {
     std::lock_guard const lock(mutex_);
-    for (arena_place const* const each : taken_) {
-      if (each->its_state != arena_place::state::taken) continue;  // its lease has ended
-      std::string text = "a lease of \"" + each->of->label + "\"";
-      if (each->where.line() != 0) {
-        text += " (claimed at " + std::string(each->where.file_name()) + ":" +
-                std::to_string(each->where.line()) + ")";
-      }
-      throw usage_error(call, text + " lives in the group's arena", "release it before");
-    }
+    if (std::string found = living_now(); !found.empty()) return found;
     is_closed_ = true;
   }
   std::lock_guard const mapping(mapping_);  // what was mapping or trimming has ended
+  return {};
 }
 
 void arena::reopen() noexcept {

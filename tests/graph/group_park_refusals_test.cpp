@@ -31,10 +31,23 @@ TEST_F(GroupParkRefusals, IsRefusedWhileALeaseLives) {
   EXPECT_THROW(group->run(two, [&] { kept.emplace(scratch().claim(two, 4096)); }), usage_error);
   expect_no_park({"a lease of \"blocks of 4096 bytes\" (claimed at ", "lives"});
   kept.reset();
-  sync_all();
-  EXPECT_TRUE(drained());
   group->park();
   group->unpark();
+}
+
+TEST_F(GroupParkRefusals, WaitsForTheWorkerWhereALeaseWasRetired) {
+  errors_expected = true;  // the lease outlives its capture
+  std::optional<lease<device_block>> kept;
+  graph const source = captured([&](cudaStream_t on) { kept.emplace(scratch().claim(on, 4096)); });
+  hold_up(three);
+  worker->retire(three, std::move(*kept));
+  expect_error<usage_error>([&] { return group->park(); },
+                            {"a lease of", "lives in the group's arena", "wait for its stream"});
+  std::jthread raising([this] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    flag.raise();
+  });
+  park_and_back();
 }
 
 TEST_F(GroupParkRefusals, IsRefusedWhereAPlainExecMayExist) {

@@ -60,6 +60,9 @@ def cupy():
 def numba():
     """Device arrays of a stream; a kernel's results."""
     import numpy
+
+    if not hasattr(numpy, "row_stack"):
+        numpy.row_stack = numpy.vstack  # of NumPy 1, which Numba asks for
     from numba import cuda
 
     import escrow.numba

@@ -39,7 +39,10 @@ class CublasWorkspace : public pool_world {
 
   /// result = factor * a * b, where all entries of a and b are 1.
   void multiply(cudaStream_t stream, float factor, float* result) {
-    cublas_workspace const bound(pool, handle.get(), stream, bytes);
+    multiply(pool, stream, factor, result);
+  }
+  void multiply(scratch_pool& from, cudaStream_t stream, float factor, float* result) {
+    cublas_workspace const bound(from, handle.get(), stream, bytes);
     float const zero = 0;
     must_blas(cublasSgemm(handle.get(), CUBLAS_OP_N, CUBLAS_OP_N, n, n, length, &factor, ones(), n,
                           ones(), length, &zero, result, n));
@@ -91,6 +94,27 @@ TEST_F(CublasWorkspace, IsUsedAgainByTheNextCallsOnTheStream) {
   sync(one);
   EXPECT_TRUE(is_all(result, 10 * length));
   EXPECT_EQ(pool.stats().bytes, bytes);
+}
+
+TEST_F(CublasWorkspace, OfAGroupThatIsParkedIsThereAgain) {
+  sharing_group group({.label = "products"});
+  scratch_pool shared(with(options(8), &pool_options::group, group));
+  device_buffer<float> const result(std::size_t{n} * n);
+  auto const product = [&](float factor) {
+    return graph_exec(captured([&](cudaStream_t on) { multiply(shared, on, factor, of(result)); }));
+  };
+  graph_exec once = product(1);
+  graph_exec twice = product(2);
+  for (int i = 0; i < 20; ++i) {
+    once.launch(one);
+    twice.launch(two);
+    EXPECT_GE(group.park(), bytes);
+    EXPECT_TRUE(is_all(result, 2 * length));
+    group.unpark();
+    once.launch(one);
+    sync(one);
+    EXPECT_TRUE(is_all(result, length));
+  }
 }
 
 TEST_F(CublasWorkspace, BindsTheHandleAndBindsItBack) {

@@ -98,9 +98,11 @@ struct group_memory {
   // Gives up what a group_scope has claimed and released.
   virtual void end_scope(std::uint64_t number) noexcept = 0;
 
-  // For parking, by the thread that has the group's turn. close(): no claim gets memory from now
-  // on, until reopen(). Throws usage_error, naming `call` and the lease, if one lives.
-  virtual void close(char const* call) = 0;
+  // For parking, by the thread that has the group's turn. living(): a lease in it, in words; empty
+  // if there is none. close(): the same, and if there is none, no claim gets memory from now on,
+  // until reopen().
+  [[nodiscard]] virtual std::string living() = 0;
+  [[nodiscard]] virtual std::string close() = 0;
   virtual void reopen() noexcept = 0;
   // The pages go, the addresses stay. Returns the bytes. Throws cuda_error, std::bad_alloc:
   // is_whole() tells whether all is mapped as before.
