@@ -103,7 +103,8 @@ def compare_operations(own, escrow):
     """Counts of each, and the cases that differ."""
     both = own["outcomes"].keys() & escrow["outcomes"].keys()
     different = sorted(case for case in both if own["outcomes"][case] != escrow["outcomes"][case])
-    row = {"in_both": len(both), "different": len(different), "first_different": different[:3]}
+    ended = [its["status"] in (0, 1, "out of time") for its in (own, escrow)]  # 1: a case failed
+    row = {"in_both": len(both), "different": len(different) + (ended[0] != ended[1]), "first_different": different[:3]}
     for who, its in (("own", own), ("escrow", escrow)):
         counts = {what: list(its["outcomes"].values()).count(what) for what in ("ok", "failed", "unsupported")}
         row[who] = {**counts, "status": its["status"], "captures": its["captures"]}

@@ -86,15 +86,17 @@ def goals(result):
     yield row("configurations with other logits", same.count(False) if same else None, "0", lambda value: value == 0, "d")
     operations = result.get("operations", {}).values()
     compared = sum(each["in_both"] for each in operations)
-    yield row(f"operations with other results, of {compared}", sum(each["different"] for each in operations) if compared else None,
-              "0", lambda value: value == 0, "d")
+    different = sum(each["different"] for each in operations) if compared else None
+    what, *others = row("operations with other results", different, "0", lambda value: value == 0, "d")
+    yield (f"{what}, of {compared:,}" if compared else what, *others)
     own, escrow = pool_of(result, "own", 1), pool_of(result, "Escrow", 1)
     yield row("pool of one context, over its own", ratio(escrow, own), "<= 1.1", lambda value: value <= 1.1)
     shared = ratio(pool_of(result, "Escrow, one group", 8), pool_of(result, "Escrow, one group", 1))
     yield row("pool of 8 contexts in one group, over that of one", shared, "<= 1.1", lambda value: value <= 1.1)
     peak = {name: one(result.get("growth", []), "peak_mib", limit_mib=0, variant=name) for name in ("own", "Escrow")}
     yield row("peak of growing work, over its own", ratio(peak["Escrow"], peak["own"]), "<= 1.6", lambda value: value <= 1.6)
-    yield row("faults, wrong results, recaptures with 256 MiB left", faults(result, "Escrow"), "0", lambda value: value == 0, "g")
+    what = "faults, wrong results, recaptures with 256 MiB left"
+    yield row(what, faults(result, "Escrow"), "0", lambda value: value == 0, "g")
 
 
 def goal_table(result):
@@ -108,7 +110,8 @@ def speed_table(result):
                 "|---|---|---|---|---|")
     for each in speeds(result):
         is_own = each["variant"] == "own"
-        cells = [f"{number(each['rates'][rate], ',.0f')} a second" if is_own else number(each["ratios"][rate], ".3f") for rate in RATES]
+        cells = [f"{number(each['rates'][rate], ',.0f')} a second" if is_own else number(each["ratios"][rate], ".3f")
+                 for rate in RATES]
         spreads = [each["spreads"][rate] for rate in RATES]
         cells = [cell + (f" (± {100 * by:.1f} %)" if by is not None else "") for cell, by in zip(cells, spreads)]
         logits = "" if is_own else {True: "equal", False: "**other**", None: NOT_MEASURED}[each["is_same"]]
@@ -125,18 +128,21 @@ def memory_table(result):
             yield f"| {name} | {' | '.join(cells)} |"
     for limit in (0, 256):
         rows = {row["variant"]: row for row in result.get("growth", []) if row["limit_mib"] == limit}
-        cells = ["**fault**" if "failed" in rows.get(name, {}) else number(rows.get(name, {}).get("peak_mib"), ".1f") for name in variants]
+        cells = ["**fault**" if "failed" in row else number(row.get("peak_mib"), ".1f")
+                 for row in (rows.get(name, {}) for name in variants)]
         yield f"| peak of growing work{f', {limit} MiB left' if limit else ''} | {' | '.join(cells)} |"
 
 
 def details(result):
     """What else a reader of the log wants to know."""
     for row in result.get("growth", []):
-        said = row.get("failed") or f"wrong {row['wrong']}, recaptures {row['recaptures']:g}, peak {row['peak_mib']:.1f} MiB"
+        said = row.get("failed") or (
+            f"wrong {row['wrong']}, recaptures {row['recaptures']:g}, peak {row['peak_mib']:.1f} MiB")
         yield f"growing work, limit {row['limit_mib']}, {row['variant']}: {said}"
     for row in result.get("contexts", []):
-        said = row.get("failed") or (f"pool {row['pool_mib']:.1f} MiB, {row['in_graphs_mib']:.1f} in graphs, device {row['device_mib']:.0f}; "
-                                     f"in turn {row['in_turn']:.0f}/s, at once {row['at_once']:.0f}/s; wrong {row['wrong']}, captures {row['captures']:g}")
+        said = row.get("failed") or (
+            f"pool {row['pool_mib']:.1f} MiB, {row['in_graphs_mib']:.1f} in graphs, device {row['device_mib']:.0f}; in turn "
+            f"{row['in_turn']:.0f}/s, at once {row['at_once']:.0f}/s; wrong {row['wrong']}, captures {row['captures']:g}")
         yield f"{row['contexts']} contexts, flash attention {row['flash_attention']}, {row['variant']}: {said}"
     for name, row in result.get("operations", {}).items():
         yield f"operations, {name}: {json.dumps(row)}"

@@ -34,10 +34,14 @@ void fill(ggml_tensor* tensor, std::uint32_t seed) {
       if (i % block == 0) std::memcpy(&bytes[i], &scale, sizeof scale);
       if (i % block >= sizeof scale) bytes[i] = static_cast<std::uint8_t>(next());
     }
-  } else {
-    for (std::size_t i = 0; i < bytes.size(); i += sizeof(float)) {
+  } else {  // the first ones again and again
+    std::size_t const first = std::min<std::size_t>(bytes.size(), 1 << 22);
+    for (std::size_t i = 0; i < first; i += sizeof(float)) {
       float const value = static_cast<float>(next() % 2001) / 1000.0F - 1.0F;
       std::memcpy(&bytes[i], &value, sizeof value);
+    }
+    for (std::size_t i = first; i < bytes.size(); i += first) {
+      std::memcpy(&bytes[i], bytes.data(), std::min(first, bytes.size() - i));
     }
   }
   ggml_backend_tensor_set(tensor, bytes.data(), 0, bytes.size());

@@ -3,9 +3,11 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 
 namespace lab {
 
@@ -37,7 +39,12 @@ std::string library() {
 std::uint64_t hash_of(void const* data, std::size_t bytes) {
   std::uint64_t hash = 1469598103934665603U;
   auto const* const at = static_cast<unsigned char const*>(data);
-  for (std::size_t i = 0; i < bytes; ++i) hash = (hash ^ at[i]) * 1099511628211U;
+  for (std::size_t i = 0; i < bytes; i += sizeof hash) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, at + i, std::min(sizeof word, bytes - i));
+    hash = (hash ^ word) * 1099511628211U;
+    hash ^= hash >> 32;
+  }
   return hash;
 }
 
