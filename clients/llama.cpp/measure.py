@@ -21,10 +21,10 @@ GROWTHS = [(0, OWN), (0, ESCROW), (0, ONE_GROUP), (256, OWN), (256, ESCROW), (25
 POOL_OPERATIONS = ("MUL_MAT,SOFT_MAX,SOFT_MAX_BACK,ARGSORT,TOP_K,OUT_PROD,CUMSUM,MEAN,SUM,SOLVE_TRI,SSM_SCAN,"
                    "CROSS_ENTROPY_LOSS,MUL_MAT_HADAMARD")
 OPERATIONS = {
-    "pool": ["-o", POOL_OPERATIONS],
-    "attention": ["-o", "FLASH_ATTN_EXT", "-p",
+    "pool": ["-j", "3", "-o", POOL_OPERATIONS],
+    "attention": ["-j", "1", "-o", "FLASH_ATTN_EXT", "-p",
                   r"hsk=(64|128),hsv=(64|128),.*mask=1,.*type_K=f16,type_V=f16,permute=.0,1,2,3"],
-    "experts": ["-o", "MUL_MAT_ID", "-p", "m=512,n=(1|4|17|32),k=256"],
+    "experts": ["-j", "1", "-o", "MUL_MAT_ID", "-p", "m=512,n=(1|4|17|32),k=256"],
 }
 
 
@@ -85,18 +85,19 @@ def outcomes(text):
 
 
 def run_operations(build, name, variant, is_captured, seconds):
-    log = build / f"operations.{name}.{variant.name}.{'captured' if is_captured else 'eager'}.log"
-    more = {"LD_PRELOAD": str(build / "bin/libthrice.so")} if is_captured else {}
-    command = [str(build / "bin/test-backend-ops"), "test", "-b", "CUDA0", "-j", "2", *OPERATIONS[name]]
-    with log.open("w") as errors:
+    path = build / f"operations.{name}.{variant.folder}.{'captured' if is_captured else 'eager'}"
+    out, log = path.with_suffix(path.suffix + ".txt"), path.with_suffix(path.suffix + ".log")
+    more = {"LD_PRELOAD": str(build / "bin/liblab-tests.so"), "LAB_TIMES": "3" if is_captured else "1"}
+    command = [str(build / "bin/test-backend-ops"), "test", "-b", "CUDA0", *OPERATIONS[name]]
+    with out.open("w") as said, log.open("w") as errors:
         try:
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace",
-                                  timeout=max(seconds, 1), check=False, env=variant.settings(build, more))
-            text, status = done.stdout, done.returncode
-        except subprocess.TimeoutExpired as late:
-            text, status = (late.stdout or b"").decode(errors="replace"), "out of time"
+            status = subprocess.run(command, stdout=said, stderr=errors, timeout=max(seconds, 1), check=False,
+                                    env=variant.settings(build, more)).returncode
+        except subprocess.TimeoutExpired:
+            status = "out of time"
     begun = re.findall(r"^captures: (\d+)$", log.read_text(errors="replace"), re.MULTILINE)
-    return {"outcomes": outcomes(text), "status": status, "captures": sum(map(int, begun)), "log": tail(log)}
+    return {"outcomes": outcomes(out.read_text(errors="replace")), "status": status, "captures": sum(map(int, begun)),
+            "log": tail(log)}
 
 
 def compare_operations(own, escrow):
