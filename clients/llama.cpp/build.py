@@ -12,10 +12,6 @@ import port
 
 HERE = Path(__file__).parent
 HEAD_SIZES = (64, 128)  # of flash attention, so that the build takes minutes
-BUILT = "llama/ggml/src/ggml-cuda/CMakeFiles/ggml-cuda.dir"
-# What takes long to compile comes first.
-SLOW = ("template-instances/fattn-tile*.cu", "mmvf.cu", "mmvq.cu", "argsort.cu", "binbcast.cu",
-        "template-instances/mmq*.cu", "template-instances/fattn-mma*.cu")
 
 
 class BuildError(Exception):
@@ -61,8 +57,17 @@ def gpu():
     return (major.value, minor.value), re.search(r"\S*/libcuda\.so\S*", maps)[0]
 
 
+def find_toolkit():
+    """Puts a toolkit's nvcc into PATH, if it is not there."""
+    roots = [os.environ.get(name) for name in ("CUDAToolkit_ROOT", "CUDA_PATH", "CUDA_HOME")] + ["/usr/local/cuda"]
+    folders = [f"{root}/bin" for root in roots if root and Path(root, "bin/nvcc").exists()]
+    if shutil.which("nvcc") is None and folders:
+        os.environ["PATH"] = f"{folders[0]}:{os.environ.get('PATH', '')}"
+
+
 def missing():
     """What this machine lacks, in words."""
+    find_toolkit()
     lacks = [f"`{name}`, {what}" for name, what in (("nvcc", "of a CUDA Toolkit from 12.8 on"), ("cmake", "from 3.25 on"),
                                                     ("ninja", "any version"), ("g++", "from 12 on"))
              if shutil.which(name) is None]
@@ -103,12 +108,10 @@ def build(work, jobs, seconds):
     """Configures and builds; the log is work/build.log."""
     capability, driver = gpu()
     made, log = work / "build", work / "build.log"
-    cuda = work / "source/ggml/src/ggml-cuda"
-    slow = [f"{BUILT}/{path.relative_to(cuda)}.o" for pattern in SLOW for path in sorted(cuda.glob(pattern))]
     steps = (
         ["cmake", "-G", "Ninja", "-S", str(HERE), "-B", str(made), f"-DLLAMA_WORK={work}",
          f"-DCMAKE_CUDA_ARCHITECTURES={capability[0]}{capability[1]}-real", *toolkit_options(driver)],
-        ["ninja", "-C", str(made), "-j", str(jobs), *slow, "all_of_it"],
+        ["ninja", "-C", str(made), "-j", str(jobs), "all_of_it"],
     )
     with log.open("w") as to:
         for step in steps:

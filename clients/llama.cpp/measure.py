@@ -14,7 +14,7 @@ SPEEDS = {
     "eager, no programmatic launches": (1, {**EAGER, "GGML_CUDA_PDL": "0"}, (OWN, ESCROW)),
     "eager, no flash attention": (0, EAGER, (OWN, ESCROW)),
 }
-CONTEXTS = [(count, attention, variant) for attention in (1, 0) for count in (1, 8) for variant in (OWN, ESCROW, ONE_GROUP)]
+CONTEXTS = [(count, variant) for count in (1, 8) for variant in (OWN, ESCROW, ONE_GROUP)]
 # The last one may end by a fault: a full device makes that pool free what graphs use.
 GROWTHS = [(0, OWN), (0, ESCROW), (0, ONE_GROUP), (256, OWN), (256, ESCROW), (256, ONE_GROUP), (256, NO_VMM)]
 # Those that take scratch, and attention of the head sizes that are built.
@@ -49,9 +49,9 @@ def measure_speed(name, build, model, rounds, deadline, seconds):
     return found
 
 
-def measure_contexts(build, model, deadline):
+def measure_contexts(attention, build, model, deadline):
     found = []
-    for count, attention, variant in CONTEXTS:
+    for count, variant in CONTEXTS:
         row = {"contexts": count, "flash_attention": attention, "variant": variant.name}
         try:
             row |= run_once(build, variant, ["contexts", model, count, attention, 96], deadline.left(30))
@@ -142,8 +142,10 @@ def measure(build, model, rounds, deadline, results, save):
         part(f"speed, {name}", lambda: measure_speed(name, build, model, rounds, deadline, 45))
 
     speed("graphs")
-    part("contexts", lambda: measure_contexts(build, model, deadline))
+    part("contexts", lambda: measure_contexts(1, build, model, deadline))
     part("growth", lambda: measure_growth(build, deadline))
     part("operations", lambda: measure_operations(build, deadline, 75))
-    for name in list(SPEEDS)[1:]:
+    for name in list(SPEEDS)[1:-1]:
         speed(name)
+    part("contexts, no flash attention", lambda: measure_contexts(0, build, model, deadline))
+    speed(list(SPEEDS)[-1])

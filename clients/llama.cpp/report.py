@@ -59,8 +59,12 @@ def one(rows, key, **wanted):
     return found[0] if len(found) == 1 else None
 
 
+def contexts_of(result):
+    return result.get("contexts", []) + result.get("contexts, no flash attention", [])
+
+
 def pool_of(result, variant, contexts, attention=1):
-    return one(result.get("contexts", []), "pool_mib", variant=variant, contexts=contexts, flash_attention=attention)
+    return one(contexts_of(result), "pool_mib", variant=variant, contexts=contexts, flash_attention=attention)
 
 
 def faults(result, variant):
@@ -139,7 +143,7 @@ def details(result):
         said = row.get("failed") or (
             f"wrong {row['wrong']}, recaptures {row['recaptures']:g}, peak {row['peak_mib']:.1f} MiB")
         yield f"growing work, limit {row['limit_mib']}, {row['variant']}: {said}"
-    for row in result.get("contexts", []):
+    for row in contexts_of(result):
         said = row.get("failed") or (
             f"pool {row['pool_mib']:.1f} MiB, {row['in_graphs_mib']:.1f} in graphs, device {row['device_mib']:.0f}; in turn "
             f"{row['in_turn']:.0f}/s, at once {row['at_once']:.0f}/s; wrong {row['wrong']}, captures {row['captures']:g}")

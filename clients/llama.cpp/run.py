@@ -4,7 +4,7 @@
     clients/llama.cpp/run.py [--archive FILE] [--seconds 540] [--rounds 10]
 
 Gets llama.cpp's source from PyPI, changes it, builds it with both pools, and measures them in turns. Prints the goals and
-the tables, and writes WORK/result.json and WORK/result.md. Exit status: 0 if all goals are met, 1 if not, 77 without a GPU.
+the tables, and writes OUT/result.json and OUT/result.md. Exit status: 0 if all goals are met, 1 if not, 77 without a GPU.
 
     clients/llama.cpp/run.py --pack FILE     a small archive for a machine without a network: --archive FILE there
     clients/llama.cpp/run.py --lines         changes the source and counts the lines; needs no GPU
@@ -33,6 +33,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--archive", type=Path, help="that of PyPI, or of --pack; else pip gets it")
     parser.add_argument("--work", type=Path, default=ROOT / "build/llama.cpp", help="where all is built")
+    parser.add_argument("--out", type=Path, help="where the results go; else WORK")
     parser.add_argument("--seconds", type=float, default=540, help="in all")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
@@ -55,10 +56,12 @@ def machine():
 
 def build_and_measure(files, given, deadline, work):
     result = {"machine": machine(), "changed_lines": build.prepare(files, work)}
+    out = given.out or work
+    out.mkdir(parents=True, exist_ok=True)
 
     def save():
-        (work / "result.json").write_text(json.dumps(result, indent=1) + "\n")
-        (work / "result.md").write_text(report.tables(result) + "\n")
+        (out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+        (out / "result.md").write_text(report.tables(result) + "\n")
 
     save()
     weights = work / "model.gguf"
@@ -76,7 +79,7 @@ def build_and_measure(files, given, deadline, work):
     result["seconds"] = round(deadline.spent())
     save()
     print(report.tables(result), *report.details(result), sep="\n")
-    print(f"== {result['seconds']} s; {work / 'result.json'}")
+    print(f"== {result['seconds']} s; {out / 'result.json'}")
     return 0 if report.are_met(result) else 1
 
 
