@@ -52,7 +52,7 @@ def names():
 
 
 def sources():
-    parts = (*MAY_INCLUDE, "adapters", "tests", "bench", "examples", "tools")
+    parts = (*MAY_INCLUDE, "adapters", "tests", "bench", "examples", "tools", "clients")
     for name in names():
         path = ROOT / name
         if name.split("/")[0] in parts and path.suffix in {".hpp", ".cpp", ".cu", ".h", ".c"} and path.exists():
