@@ -37,7 +37,7 @@ group_scope* group_scope::of(group_order const& group, cudaStream_t on) noexcept
 
 group_scope* group_scope::of(std::uint64_t number) noexcept {
   group_scope* found = innermost;
-  while (found != nullptr && found->number != number) found = found->outer_;
+  while (found != nullptr && (found->number != number || found->has_ended)) found = found->outer_;
   return found;
 }
 

@@ -44,7 +44,8 @@ class run_scope {
     for (auto const& each : claims_.leases) {
       if (each->note_end_of_capture()) outliving = each;
     }
-    if (auto const its = group_->known_memory()) its->end_scope(claims_.number);
+    claims_.has_ended = true;
+    if (auto const its = group_->known_memory()) its->end_scope(claims_);
     turn_.leave(its_name, stream_, claims_.stream_id);
     if (outliving == nullptr) return;
     throw usage_error(its_name, name_of(*outliving) + " outlives the call",

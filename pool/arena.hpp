@@ -112,7 +112,7 @@ class ESCROW_LOCAL arena final : public group_memory {
   [[nodiscard]] std::size_t bytes() const noexcept override {
     return mapped_.load(std::memory_order_relaxed);
   }
-  void end_scope(std::uint64_t number) noexcept override;  // arena_claims.cpp
+  void end_scope(group_scope const& ended) noexcept override;  // arena_claims.cpp
 
   // arena_parking.cpp
   [[nodiscard]] std::string living() override;

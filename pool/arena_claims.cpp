@@ -175,7 +175,7 @@ claimed_slot slot_pool::claim_search::run_in(group_scope& scope) {
 void slot_pool::state::leave_arena(slot& idle) noexcept {
   idle.in_group_.reset();
   group_scope const* const scope = group_scope::of(idle.place_->graph);
-  if (scope == nullptr || sizes.is_closed()) return destroy(idle);
+  if (scope == nullptr) return destroy(idle);
   // What the scope's stream comes after, its next claims come after.
   auto const wait_for = [&](cudaEvent_t ready) {
     return succeeded(cudaStreamWaitEvent(scope->stream, ready, 0));
@@ -188,23 +188,27 @@ void slot_pool::state::leave_arena(slot& idle) noexcept {
   in_arena.its().release(*idle.place_, {}, 0);  // allocates nothing: it was released before no node
 }
 
-void arena::end_scope(std::uint64_t number) noexcept {
-  slot* ended = nullptr;
+void arena::end_scope(group_scope const& ended) noexcept {
+  slot* left = nullptr;
   {
     std::lock_guard const lock(mutex_);
-    auto const found = graphs_.find(number);
+    auto const found = graphs_.find(ended.number);
     if (found == graphs_.end()) return;
     for (arena_place* const each : found->second.idle) {  // the others end with their leases
       each->its_state = arena_place::state::gone;
-      each->held->newer_ = std::exchange(ended, each->held);
+      each->held->newer_ = std::exchange(left, each->held);
     }
     found->second.idle.clear();
     found->second.released.clear();
   }
-  while (ended != nullptr) {
-    slot& each = *std::exchange(ended, ended->newer_);
-    each.newer_ = nullptr;
-    each.pool_.state_->destroy(each);
+  // Each pool's neighbours get one event, behind all work of the scope.
+  stream_use const on = use_of(ended.stream, ended.stream_id, device_);
+  while (left != nullptr) {
+    slot* const first = left;
+    slot* last = first;
+    while (last->newer_ != nullptr && &last->newer_->pool_ == &first->pool_) last = last->newer_;
+    left = std::exchange(last->newer_, nullptr);
+    first->pool_.state_->cover(first, on, false, "sharing_group::run");
   }
 }
 

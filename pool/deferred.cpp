@@ -48,13 +48,14 @@ void slot_pool::state::finish_release(slot& used) noexcept {
   report_leaked(1, leak_reason::not_recorded);
 }
 
-void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_asked) noexcept {
+void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_asked,
+                             char const* call) noexcept {
   if (oldest == nullptr) return;
   std::shared_ptr<cached_event> covering;  // one slot has its own
   bool is_recorded = false;
   bool is_gone = false;
   try {
-    require_stream("claimer::~claimer", on);
+    require_stream(call, on);
     if (oldest->newer_ != nullptr) covering = std::make_shared<cached_event>(options.device);
     cached_event& to = covering != nullptr ? *covering : oldest->ready_;
     is_recorded = record(on, to, is_asked) == cudaSuccess;

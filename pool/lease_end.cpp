@@ -72,6 +72,7 @@ void slot_pool::lease_end::release_on(state& in, claimed_slot& lease, stream_use
   }
   if (is_in_its_own) return release_captured(in, lease, capture, end, is_claiming_stream);
   if (capture.is_none()) {
+    if (used.place_ != nullptr && release_in_run(in, lease, on)) return;
     check(release_eager(in, lease, on), "cudaEventRecord");
   } else {
     release_or_defer(in, lease, on);
@@ -115,6 +116,21 @@ cudaError_t slot_pool::lease_end::release_eager(state& in, claimed_slot& lease,
   cudaError_t const status = in.record_uses(used);
   in.finish_release(used);
   return status;
+}
+
+// On the stream of the sharing_group::run() that it was claimed in: the call's end records an event
+// for all.
+bool slot_pool::lease_end::release_in_run(state& in, claimed_slot& lease,
+                                          stream_use const& on) noexcept {
+  slot const& leased = *lease.what;
+  if (lease.capture_id != 0 || !leased.unrecorded_.empty()) return false;
+  group_scope const* const scope = group_scope::of(leased.place_->graph);
+  if (scope == nullptr || scope->stream_id != on.id) return false;
+  slot& used = take_used(in, lease);
+  used.key_ = on.id;
+  in.record_deferred(on);
+  in.end_lease(used);
+  return true;
 }
 
 // Records on the claiming stream and on `on`, or defers that.

@@ -134,7 +134,8 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   void finish_release(slot& used) noexcept;  // after record_uses(): frees or defers
   // Uncovered slots of `on`, linked by newer_ from the oldest on: covers them by one event and
   // frees them. If that is not possible now, each is recorded by an event of its own, or deferred.
-  void cover(slot* oldest, stream_use const& on, bool is_asked) noexcept;
+  void cover(slot* oldest, stream_use const& on, bool is_asked,
+             char const* call = "claimer::~claimer") noexcept;
   // In each call with a stream that is not capturing: records what was deferred on it.
   void record_deferred(stream_use const& on) noexcept {
     if (deferred.may_have(on)) [[unlikely]]

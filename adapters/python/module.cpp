@@ -153,4 +153,5 @@ NB_MODULE(_escrow, to) {
   escrow::python::add_memory(to);
   escrow::python::add_graphs(to);
   escrow::python::add_keep(to);
+  escrow::python::add_torch_calls(to);
 }

@@ -174,5 +174,6 @@ void add_memory(nb::module_& to);
 void add_allocators(nb::module_& to);
 void add_graphs(nb::module_& to);
 void add_keep(nb::module_& to);
+void add_torch_calls(nb::module_& to);
 
 }  // namespace escrow::python

@@ -75,6 +75,29 @@ TEST_F(GroupRun, LeasesThatLiveAreApartAndReleasedMemoryServesAgain) {
   EXPECT_EQ(mebibytes(), 0U);
 }
 
+TEST_F(GroupRun, ReleasesAreRecordedByItsEnd) {
+  group->run(two, [&] { use_scratch(scratch(), two, 1); });
+#ifdef ESCROW_TEST_RUNTIME_SIM
+  std::uint64_t const before = sim::calls("cudaEventRecord");
+  group->run(two, [&] {
+    for (int i = 0; i < 50; ++i) use_scratch(scratch(), two, 1);
+  });
+  EXPECT_EQ(sim::calls("cudaEventRecord") - before, 2U) << "of the memory, and of the launch";
+#endif
+  group->run(two, [&] {
+    hold_up(two);
+    use_scratch(scratch(), two, 2, 64 * mebibyte);
+  });
+  EXPECT_FALSE(drains_soon());
+  scratch().trim();
+  EXPECT_EQ(mebibytes(), 64U) << "its work uses it";
+  flag.raise();
+  sync(two);
+  EXPECT_TRUE(drained());
+  scratch().trim();
+  EXPECT_EQ(mebibytes(), 0U);
+}
+
 TEST_F(GroupRun, EagerClaimsOutsideOfItAndOnOtherStreamsAreOfThePool) {
   group->run(two, [&] {
     use_scratch(scratch(), three, 1, mebibyte);

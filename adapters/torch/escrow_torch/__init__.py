@@ -170,6 +170,17 @@ def unpark(device=None):
     return _call("unpark", _device(device))
 
 
+@functools.cache
+def _turn_calls():
+    """For each launch: compiled, if the package escrow is there."""
+    try:
+        from escrow._escrow import _TorchCalls
+    except ImportError:
+        return tuple(functools.partial(_call, name) for name in ("enter", "leave"))
+    calls = _TorchCalls(_address_of("enter"), _address_of("leave"), _address_of("error"))
+    return calls.enter, calls.leave
+
+
 class _Held:
     """What a graph holds, taken off it: its launches pay for no user object. Has no reference to the graph."""
 
@@ -177,15 +188,13 @@ class _Held:
         self._of = of = [None]  # for the destructor, if the next line throws; null once it is released
         of[0] = _call("hoist", raw_graph)
         # For each launch: without a look at names, and without a reference to this, whose end is the release.
-        enter, leave = _library().escrow_torch_enter, _library().escrow_torch_leave
+        enter, leave = _turn_calls()
 
         def enter_now(_graph=None):
-            if enter(of[0], current_stream()) == -1:
-                raise _failure()
+            enter(of[0], current_stream())
 
         def leave_now(_graph=None):
-            if leave(of[0]) == -1:
-                raise _failure()
+            leave(of[0])
         self.enter, self.leave = enter_now, leave_now
 
     def release(self):

@@ -23,7 +23,7 @@ class group_scope {
 
   // This thread's in that group; null if there is none, or if it is on another stream.
   [[nodiscard]] static group_scope* of(group_order const& group, cudaStream_t on) noexcept;
-  // The same by its number.
+  // The same by its number, until it has ended.
   [[nodiscard]] static group_scope* of(std::uint64_t number) noexcept;
 
   group_order const& group;
@@ -31,6 +31,7 @@ class group_scope {
   std::uint64_t const stream_id;
   std::uint64_t const number;                        // unique, and no capture's id
   std::vector<std::shared_ptr<group_lease>> leases;  // that were claimed in it
+  bool has_ended = false;  // the call returns: of(number) finds it no more
 
  private:
   group_scope* const outer_;

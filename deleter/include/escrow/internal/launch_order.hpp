@@ -86,6 +86,8 @@ struct launch_order {
   group_order* group = nullptr;  // itself, if it is a sharing group's; never changes
 };
 
+class group_scope;
+
 // Memory that the graphs of a sharing group use in turn; its pools know more of it.
 struct group_memory {
   group_memory() = default;
@@ -95,8 +97,9 @@ struct group_memory {
   [[nodiscard]] virtual std::size_t bytes() const noexcept = 0;
   // Gives back what no graph reaches. Returns the bytes.
   virtual std::size_t trim() noexcept = 0;
-  // Gives up what a group_scope has claimed and released.
-  virtual void end_scope(std::uint64_t number) noexcept = 0;
+  // Gives up what a group_scope, which has ended, has claimed and released: its stream's work so
+  // far uses that.
+  virtual void end_scope(group_scope const& ended) noexcept = 0;
 
   // For parking, by the thread that has the group's turn. living(): a lease in it, in words; empty
   // if there is none. close(): the same, and if there is none, no claim gets memory from now on,

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""transformers' continuous batching on PyTorch's own memory and on Escrow: clients/python/batching.py FILE
+
+Each way in a process of its own, in turns, random weights. `own`: as it is; `installed`: escrow_torch.install();
+`group`: also torch.cuda.CUDAGraph and torch.cuda.graph are Escrow's Graph, all graphs in one sharing group.
+"""
+
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+WAYS = ("own", "installed", "group")
+ROUNDS, REPEATS = 3, 3
+PROMPTS, NEW_TOKENS = 48, 64
+
+
+def replace_graphs():
+    """What code that knows torch.cuda alone captures becomes a Graph of the group."""
+    class Replaced(escrow_torch.Graph):
+        def reset(self):
+            self._held.release()
+            self.cuda_graph.reset()
+
+    @contextlib.contextmanager
+    def graph(of, pool=None, **arguments):  # noqa: ARG001: the group is what they share
+        with of.capture(**arguments):
+            yield
+
+    torch.cuda.CUDAGraph = Replaced
+    torch.cuda.graph = graph
+
+
+def model_of():
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=12,
+                                      num_attention_heads=16, num_key_value_heads=16, vocab_size=32000)
+    model = transformers.LlamaForCausalLM(config).to(device="cuda", dtype=torch.bfloat16).eval()
+    model.set_attn_implementation("sdpa")
+    return model
+
+
+def measured(way):
+    if way != "own":
+        escrow_torch.configure(group="batches" if way == "group" else None)
+        escrow_torch.install()
+    if way == "group":
+        replace_graphs()
+    model = model_of()
+    prompts = [torch.randint(0, 32000, (20 + 3 * i,), generator=torch.Generator().manual_seed(i)).tolist()
+               for i in range(PROMPTS)]
+    generation = transformers.GenerationConfig(max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=-1,
+                                               pad_token_id=0)
+    batching = transformers.ContinuousBatchingConfig(use_cuda_graph=True, num_blocks=128, max_batch_tokens=512)
+    before = torch.cuda.mem_get_info()[0]
+    seconds = []
+    for _ in range(REPEATS + 1):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        outputs = model.generate_batch(prompts, generation_config=generation, continuous_batching_config=batching)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+        least = torch.cuda.mem_get_info()[0]
+    tokens = [outputs[each].generated_tokens for each in sorted(outputs, key=lambda name: int(name.split("_")[-1]))]
+    count = sum(map(len, tokens))
+    return {"tokens_per_s": count / statistics.median(seconds[1:]), "first_s": seconds[0], "tokens": tokens,
+            "mib": (before - least) / (1 << 20)}
+
+
+def main(file):
+    rounds = []
+    for _ in range(ROUNDS):
+        rounds.append({})
+        for way in WAYS:
+            done = subprocess.run([sys.executable, "-B", __file__, "--one", way], stdout=subprocess.PIPE, text=True,
+                                  timeout=150, check=True)
+            rounds[-1][way] = json.loads(done.stdout.splitlines()[-1])
+    expected = rounds[0]["own"].pop("tokens")
+    same = {way: statistics.mean(mine == theirs for each in rounds for mine, theirs in
+                                 zip(each[way].pop("tokens", expected), expected, strict=True)) for way in WAYS}
+    result = {"torch": torch.__version__, "transformers": transformers.__version__,
+              "device": torch.cuda.get_device_name(), "equal_outputs": same,
+              "ways": {way: {key: statistics.median(each[way][key] for each in rounds) for key in rounds[0][way]}
+                       for way in WAYS},
+              "over_own": {way: sorted(round(each[way]["tokens_per_s"] / each["own"]["tokens_per_s"], 3)
+                                       for each in rounds) for way in WAYS}}
+    Path(file).write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    import torch
+    import transformers
+
+    from escrow import torch as escrow_torch
+    if sys.argv[1] == "--one":
+        print(json.dumps(measured(sys.argv[2])))
+    else:
+        main(sys.argv[1])
