@@ -52,10 +52,15 @@ class Program:
 
     def __init__(self, build, variant, arguments, seconds, more=None):
         self.log = build / f"{arguments[0]}.{variant.name.replace(', ', '-').replace(' ', '-')}.log"
+        cores = os.sched_getaffinity(0)
         with self.log.open("w") as errors:
-            self.process = subprocess.Popen(
-                [str(build / "bin/lab"), *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=errors, text=True, env=variant.settings(build, more or {}))
+            try:
+                os.sched_setaffinity(0, sorted(cores)[:4])  # all on the same ones: they take turns
+                self.process = subprocess.Popen(
+                    [str(build / "bin/lab"), *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    stderr=errors, text=True, env=variant.settings(build, more or {}))
+            finally:
+                os.sched_setaffinity(0, cores)
         try:
             self.check(variant, self.answer(seconds))
         except ProgramError:

@@ -204,6 +204,11 @@ class Torch(unittest.TestCase):
 
         self.assertIs(its.Graph, escrow_torch.Graph)
         self.assertEqual(set(its.__all__), set(escrow_torch.__all__))
+        enter, leave = escrow_torch._turn_calls()  # of the compiled module
+        with self.assertRaisesRegex(RuntimeError, "is null"):
+            enter(None, 0)
+        with self.assertRaisesRegex(RuntimeError, "is null"):
+            leave(None)
         its.configure(0, label="net", group="decode")
         self.assertEqual(its.stats(0)["group"]["launches"], 0)
 

@@ -11,6 +11,8 @@ try:  # first: it loads the CUDA runtime that it comes with
 except ImportError:  # all but allocator(), mem_pool(), install() and Graph work without; the current device is 0
     torch = None
 
+from ._replaced import replacement_of
+
 __all__ = ["Graph", "allocator", "configure", "exclude", "install", "kept", "mem_pool", "park", "stats", "trim", "unpark"]
 
 _POINTER = ctypes.c_void_p
@@ -92,15 +94,18 @@ def install(graphs=None):
     From PyTorch 2.14 on, each graph that any code captures from now on is launched as a Graph is: in its group's turn, and
     without paying for a user object. `graphs`: whether; or a function that says so of a torch.cuda.CUDAGraph when its
     capture begins, in which it may not use CUDA. See exclude(). A graph that cannot be launched so refuses each replay().
+    An older PyTorch has no hooks for that: there, with `graphs`, torch.cuda.CUDAGraph is another class from now on, for
+    code that asks torch.cuda for it later. Import such code after this call.
     """
     has_hooks = hasattr(getattr(torch.cuda, "graphs", None), "register_graph_capture_end_hook")
-    if graphs and not has_hooks:
-        raise RuntimeError("install: this PyTorch has no hooks for all graphs, which 2.14 has: capture by escrow_torch.Graph")
     torch.cuda.memory.change_current_allocator(allocator())
     while _hooks:  # of an earlier call
         _hooks.pop().remove()
+    is_chosen = graphs if callable(graphs) else lambda _graph: True
     if has_hooks and (graphs is None or graphs):
-        _hook_all(graphs if callable(graphs) else lambda _graph: True)
+        _hook_all(is_chosen)
+    elif graphs and not has_hooks:
+        _replace_all(is_chosen)
 
 
 _hooks = []  # of install(), for all graphs
@@ -211,10 +216,10 @@ class _Held:
             self.release()
 
 
-def _hold(graph):
+def _hold(graph, raw=None):
     """What an instantiation of the graph would hold, for launches on the current device."""
     current_stream = functools.partial(torch._C._cuda_getCurrentRawStream, torch.cuda.current_device())
-    return _Held(graph.raw_cuda_graph(), current_stream)
+    return _Held(graph.raw_cuda_graph() if raw is None else raw, current_stream)
 
 
 class _Turns:
@@ -296,6 +301,23 @@ def _hook_all(is_chosen):
     _hooks.append(for_all.register_graph_capture_start_hook(begin))
     _hooks.append(for_all.register_graph_capture_end_hook(end))
     _hooks.append(for_all.register_graph_replay_start_hook(replay))
+
+
+class _Replaced:
+    """torch.cuda.CUDAGraph is another class, until remove()."""
+
+    def __init__(self, is_chosen):
+        self._plain = torch.cuda.CUDAGraph
+        torch.cuda.CUDAGraph = replacement_of(
+            self._plain, lambda graph: _hold(graph, graph._escrow_raw()),
+            lambda graph: not vars(graph).get("escrow_excludes") and is_chosen(graph))
+
+    def remove(self):
+        torch.cuda.CUDAGraph = self._plain
+
+
+def _replace_all(is_chosen):
+    _hooks.append(_Replaced(is_chosen))
 
 
 class Graph:

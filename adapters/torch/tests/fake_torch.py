@@ -60,6 +60,18 @@ class CUDAGraph:
         assert keep_graph
         self.graph, self.exec = None, None
 
+    def __new__(cls, _keep_graph=False, **_arguments):
+        return super().__new__(cls)
+
+    def capture_begin(self):
+        if self.exec is not None or (self.graph is not None and not hasattr(self, "keep_graph")):
+            raise RuntimeError("the graph was captured before")
+        check("cudaStreamBeginCapture", POINTER(cuda.current_stream().cuda_stream), 0)
+
+    def capture_end(self):
+        self.graph = POINTER()
+        check("cudaStreamEndCapture", POINTER(cuda.current_stream().cuda_stream), ctypes.byref(self.graph))
+
     def raw_cuda_graph(self):
         return self.graph.value
 
@@ -123,10 +135,12 @@ class CUDAGraphOf214(CUDAGraphWithHooks):
     def register_destroy_callback(self, call):
         return Hook(self.callbacks, call)
 
-    def capture_begun(self):
+    def capture_begin(self):
+        super().capture_begin()
         run_for_all(graphs.start_hooks, self)
 
-    def capture_ended(self, by_hand=False):
+    def capture_end(self, by_hand=False):
+        super().capture_end()
         if not by_hand:
             run_for_all(graphs.end_hooks, self)
         if not self.keep_graph:
@@ -163,17 +177,11 @@ graphs.register_graph_replay_start_hook = lambda hook: Hook(graphs.replay_hooks,
 
 @contextlib.contextmanager
 def capture(graph, **how):
-    if graph.exec is not None or (graph.graph is not None and not hasattr(graph, "keep_graph")):
-        raise RuntimeError("the graph was captured before")
-    stream = POINTER(cuda.current_stream().cuda_stream)
-    check("cudaStreamBeginCapture", stream, 0)
-    getattr(graph, "capture_begun", lambda: None)()
+    graph.capture_begin()
     try:
         yield
     finally:
-        graph.graph = POINTER()
-        check("cudaStreamEndCapture", stream, ctypes.byref(graph.graph))
-        getattr(graph, "capture_ended", lambda: None)(**how)
+        graph.capture_end(**how)
 
 
 class CUDAPluggableAllocator:

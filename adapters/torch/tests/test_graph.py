@@ -167,6 +167,15 @@ class GraphOfPyTorch(unittest.TestCase):
             self.assertEqual((len(fake_torch.graphs.start_hooks), len(fake_torch.graphs.end_hooks)), (0, 0))
             del fake_torch.cuda.graphs
 
+    @contextlib.contextmanager
+    def replaced(self, graphs=True):
+        """As in a PyTorch without."""
+        escrow_torch.install(graphs)
+        try:
+            yield
+        finally:
+            escrow_torch.install(False)
+
     @staticmethod
     def captured_by_others(graph=None, **how):
         graph = graph or fake_torch.cuda.CUDAGraph()
@@ -257,9 +266,35 @@ class GraphOfPyTorch(unittest.TestCase):
             with self.assertRaisesRegex(RuntimeError, "the interpreter ends"):
                 graph.replay()
 
-    def test_install_says_if_there_are_no_hooks(self):
-        with self.assertRaisesRegex(RuntimeError, r"capture by escrow_torch\.Graph"):
-            escrow_torch.install(True)
+    def test_install_replaces_graphs_where_there_are_no_hooks(self):
+        plain = fake_torch.cuda.CUDAGraph = fake_torch.CUDAGraph
+        with self.replaced():
+            before = launches()
+            first, second, own = self.captured_by_others(), self.captured_by_others(), captured(escrow_torch.Graph())
+            self.assertIsInstance(first, plain)
+            for graph in (first, second, own, first):
+                graph.replay()
+            self.assertEqual(launches() - before, 4)
+            self.assertEqual(escrow_torch.stats()["group"]["unordered"], [])
+            with self.assertRaisesRegex(RuntimeError, "keep_graph=True"):
+                first.raw_cuda_graph()
+            escrow_torch.install(True)  # replaces the plain one, not its replacement
+            self.assertIs(fake_torch.cuda.CUDAGraph.__mro__[1], plain)
+            first.reset()
+            self.captured_by_others(first).replay()
+            self.captured_by_others(escrow_torch.exclude(fake_torch.cuda.CUDAGraph())).replay()
+            self.assertEqual(launches() - before, 5)
+            del graph, first, second, own
+            self.wait_for_the_worker()
+        self.assertIs(fake_torch.cuda.CUDAGraph, plain)
+        with self.replaced(fail), self.assertRaisesRegex(ValueError, "another hook"):
+            self.captured_by_others()
+        with self.replaced():
+            graph = fake_torch.cuda.CUDAGraph(keep_graph=True)
+            graph.capture_begin()
+            plain.capture_end(graph)
+            with self.assertRaisesRegex(RuntimeError, "did not end by capture_end"):
+                graph.replay()
 
     def test_may_live_as_long_as_the_interpreter(self):
         program = """
