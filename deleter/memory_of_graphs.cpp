@@ -38,10 +38,6 @@ held_memory graph_registry::memory_of(std::span<cudaGraph_t const> graphs) const
     for (reference_set const* const each : found->sets) each->list_memory(all);
     for (lease_span const& each : found->copied_leases) add(*each.lease);
     found->leases.for_each([&](auto const& each) { add(*each); });
-    if (!found->is_hoisted || found->id == 0) continue;
-    for (reference_set const* const each : sets_) {
-      if (each->hoisted_off_ == found->id) each->list_memory(all);
-    }
   }
   return all;
 }

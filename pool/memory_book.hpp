@@ -26,7 +26,7 @@ class ESCROW_LOCAL range_owner {
 };
 
 // What: the ranges of addresses of all slots but those of arenas, of all blocks that Escrow
-//   allocates, and of all arenas; and the last few thousand that ended.
+//   allocates, and of all arenas; and the last few hundred that ended.
 // Thread safety: any thread. One lock, held across no CUDA call; under it only capture_reuse's is
 //   taken.
 // Lifetime: the process's. A range is removed before its memory is freed, since the next owner may
@@ -64,7 +64,7 @@ class ESCROW_LOCAL memory_book final : public address_lookup {
   };
   using ranges = std::map<std::uintptr_t, range>;  // by the begin; they do not overlap
 
-  static constexpr std::size_t ended_max = 4096;
+  static constexpr std::size_t ended_max = 256;
 
   void add(ranges& to, void const* begin, std::size_t bytes, range made);
   void end(ranges& in, void const* begin) noexcept;

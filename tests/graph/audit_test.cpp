@@ -14,6 +14,12 @@ using problem = address_problem;
 
 class Audit : public arena_world {
  protected:
+  /// Not audited meanwhile.
+  [[nodiscard]] graph captured(auto const& enqueue) {
+    return escrow::capture(
+        stream_ref(one.get()), [&](stream_ref on) { enqueue(on.get()); },
+        capture_options(cudaStreamCaptureModeThreadLocal, audit_use::no));
+  }
   [[nodiscard]] graph captured_use(int* address) {
     return captured([&](cudaStream_t on) { must(launch_add(on, address, 1)); });
   }
@@ -228,6 +234,33 @@ TEST_F(Audit, LooksIntoChildGraphsAndBodies) {
   expect_healthy(by_hand);
   made.body().add(kernel_node(function_of<int*, int>(kernel_id::add), {}, early.data(), 1));
   EXPECT_TRUE(audit(by_hand).empty()) << "an owner in the graph might have the lease";
+}
+
+TEST_F(Audit, IsAnOptionOfCapturesAndExecs) {
+  auto const early = scratch.claim<int>(one, values);
+  auto const use = [&](stream_ref on) { must(launch_add(on.get(), early.data(), 1)); };
+  auto const options = [](audit_use audited) {
+    return capture_options(cudaStreamCaptureModeThreadLocal, audited);
+  };
+  graph const uses = escrow::capture(stream_ref(one.get()), use, options(audit_use::no));
+  auto const refused = [&](audit_use audited) {
+    expect_error<usage_error>(
+        [&] { return escrow::capture(stream_ref(one.get()), use, options(audited)); },
+        {"audit_test.cpp", "capture_scope::end", "add_kernel", "a lease has"});
+  };
+  refused(audit_use::yes);
+  if (is_simulated()) refused(audit_use::by_default);
+  expect_error<usage_error>(
+      [&] { return graph_exec(uses, instantiate_options{.audit = audit_use::yes}); },
+      {"audit_test.cpp", "graph_exec::graph_exec", "add_kernel", "a lease has"});
+  graph_exec const exec(uses);
+  std::optional<device_buffer<int>> buffer(std::in_place, values);
+  int* const freed = buffer->data();
+  buffer.reset();
+  auto const use_freed = [&](stream_ref on) { must(launch_add(on.get(), freed, 1)); };
+  expect_error<usage_error>(
+      [&] { return escrow::capture(stream_ref(one.get()), use_freed, options(audit_use::yes)); },
+      {"is freed"});
 }
 
 TEST_F(Audit, OfAParkedGroupIsRefused) {

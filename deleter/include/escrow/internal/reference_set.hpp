@@ -336,8 +336,7 @@ class graph_registry {
   };
   [[nodiscard]] group_members members_of(group_order const& group) const;
 
-  // The same as memory: of known graphs what they hold, also when it was hoisted off them. Throws
-  // std::bad_alloc.
+  // The same as memory. Throws std::bad_alloc.
   [[nodiscard]] held_memory memory_of(std::span<cudaGraph_t const> graphs) const;
 
   // What the graphs hold, each member once. Throws std::bad_alloc.

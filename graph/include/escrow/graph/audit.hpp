@@ -37,17 +37,15 @@ struct audit_finding {
   std::string text = {};   // all of this, and what to do
 };
 
-// The addresses in kernels' arguments, copies and fills of the graph, its child graphs and its
-// bodies that are of memory of Escrow's, and not kept by the graph: of a lease of before the
-// capture that is used by its address, of what another graph claimed, of what is freed. `bodies`:
-// as instantiate_options::bodies.
-//   Any graph may be asked about, also one of another library, before or after its
-// instantiation. A word of an argument counts as an address if it is aligned and its value is in
-// memory that Escrow has or had: CUDA does not tell the types. Memory of others, e.g. of
-// cudaMalloc, is nobody's fault. So is what a living device_buffer, or a stream_allocator, gave
-// out: its owner keeps it as long as the graph needs it. In plain copies of graphs, hoisted graphs,
-// and beside owners that the graph keeps, whose leases are not known, an address that may be theirs
-// is not reported.
+// The addresses in a graph, its child graphs and its bodies that are of memory of Escrow's and not
+// kept by the graph: of a lease of before the capture that is used by its address, of what another
+// graph has claimed, of what is freed. Kernels' arguments, copies and fills are read. `graph`: any,
+// also one of another library; of a part it is not known what the whole keeps. `bodies`: as
+// instantiate_options::bodies.
+//   CUDA does not tell the types of arguments: an aligned word counts as an address if it is in
+// memory that Escrow has, or had lately. No finding: memory of others, as of cudaMalloc; what a
+// living device_buffer has, or a stream_allocator gave out, which its owner keeps; and what a plain
+// copy, a hoisted graph, or an owner that the graph keeps may hold, which is not known.
 //   It changes nothing: the caller's device, captures and last error stay. Capture-safe. Any
 // thread, while no other one changes the graph. Throws cuda_error, std::bad_alloc; usage_error if
 // the graph is null, or a sharing group of it is parked. Source: cuFuncGetParamInfo,
