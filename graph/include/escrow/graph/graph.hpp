@@ -123,8 +123,9 @@ class ESCROW_API graph_ref {
 //                  runtime captures do, but for what is freed, where its memory may be the host's
 enum class audit_use : std::uint8_t { by_default, no, yes };
 
-// How a stream is captured; also from CUDA's mode alone.
+// How a stream is captured.
 struct capture_options {
+  // Also from CUDA's mode alone.
   // NOLINTNEXTLINE(google-explicit-constructor): a mode is options.
   capture_options(cudaStreamCaptureMode its_mode = cudaStreamCaptureModeThreadLocal,
                   audit_use its_audit = audit_use::by_default) noexcept
