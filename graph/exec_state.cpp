@@ -1,6 +1,8 @@
 // Instantiation, launch, upload, destruction in flight, and replacing what an exec holds.
 #include "exec_state.hpp"
 
+#include "audited_call.hpp"
+
 #include <array>
 #include <limits>
 #include <sstream>
@@ -96,6 +98,7 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
                       "each takes the memory of an exec: pass 2 to some hundred");
   }
   relaxed_capture_scope const relaxed;
+  refuse_audited(call, source, options.audit, audited_call::instantiate, options.bodies);
   graph_survey const survey = survey_of(call, source.get(), source.core(), options.bodies);
   is_bare_ = !survey.lacks_bodies;
   is_conditional_ = survey.conditionals != 0;

@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "audited_call.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/driver.hpp"
@@ -206,11 +207,11 @@ std::string_view advice_for_end(cudaError_t status) noexcept {
 
 }  // namespace
 
-capture_scope::capture_scope(stream_ref stream, cudaStreamCaptureMode mode, source_location where)
-    : stream_(stream.get()) {
+capture_scope::capture_scope(stream_ref stream, capture_options options, source_location where)
+    : stream_(stream.get()), audit_(options.audit) {
   constexpr char const* call = "capture_scope::capture_scope";
   detail::called_at(call, where, [&] {
-    cudaError_t const status = cudaStreamBeginCapture(stream_, mode);
+    cudaError_t const status = cudaStreamBeginCapture(stream_, options.mode);
     check(status, "cudaStreamBeginCapture", source_location::current(), advice_for_begin(status));
   });
   // On failure, what needs the graph's id asks the graph.
@@ -241,6 +242,7 @@ graph capture_scope::end(source_location where) {
     auto core = std::make_shared<graph_core>(owned<cudaGraph_t>(captured), captured_.id);
     graph made(std::move(core));
     graph_registry::global().report_outliving(captured_.id, captured);
+    refuse_audited(call, made, audit_, audited_call::capture);
     return made;
   });
 }

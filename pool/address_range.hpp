@@ -29,6 +29,7 @@ class ESCROW_LOCAL address_range {
   [[nodiscard]] char* begin() const noexcept {
     return reinterpret_cast<char*>(begin_);  // NOLINT(performance-no-int-to-ptr): CUDA's address
   }
+  [[nodiscard]] std::size_t reserved() const noexcept { return reserved_; }
   [[nodiscard]] std::size_t mapped() const noexcept {
     return pieces_.empty() ? 0 : pieces_.back().end;
   }

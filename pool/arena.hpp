@@ -18,6 +18,7 @@
 #include "escrow/internal/group_lease.hpp"
 #include "escrow/internal/own_stream.hpp"
 #include "graph_walk.hpp"
+#include "memory_book.hpp"
 #include "released_walk.hpp"
 
 namespace escrow::inline v0_1 {
@@ -61,7 +62,7 @@ struct arena_place {
 // Lifetime: its pools'.
 // Capture: capture-safe.
 // Errors: claim() and map() throw cuda_error, std::bad_alloc, and then have claimed nothing.
-class ESCROW_LOCAL arena final : public group_memory {
+class ESCROW_LOCAL arena final : public group_memory, private range_owner {
  public:
   // The group's; null if the device has no memory management for it, or if the group's graphs
   // share slots. Throws cuda_error, std::bad_alloc.
@@ -95,6 +96,7 @@ class ESCROW_LOCAL arena final : public group_memory {
                 claimed const& its) noexcept;
   // So that work may use it.
   void map(arena_place const& place);
+  [[nodiscard]] char* begin() const noexcept { return range_.begin(); }
   [[nodiscard]] char* address_of(arena_place const& place) const noexcept {
     return range_.begin() + place.begin;
   }
@@ -137,9 +139,17 @@ class ESCROW_LOCAL arena final : public group_memory {
       : group_(group),
         device_(device),
         range_(device),  // Relaxed: under the group's memory_mutex.
-        is_closed_(group.is_parked.load(std::memory_order_relaxed)) {}
+        is_closed_(group.is_parked.load(std::memory_order_relaxed)) {
+    memory_book::global().add_arena(*this, begin(), range_.reserved(), group.options.label);
+  }
+  ~arena() override { memory_book::global().remove_arena(begin()); }
 
  private:
+  void tell(known_address& its, std::size_t offset) const noexcept override {
+    if (offset >= bytes()) its.what = known_address::kind::unmapped;
+    its.group = &group_;
+    its.offset = offset;
+  }
   [[nodiscard]] std::string living_now() const;  // of living(), under the lock
 
   // A range that a lease of the graph has used, until a later claim covers it.

@@ -15,6 +15,7 @@
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/never_destroyed.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
+#include "memory_book.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -95,9 +96,16 @@ cudaError_t device_store::allocate(void** address, std::size_t bytes, cudaMemPoo
     }
     if (made.range != nullptr) {
       made.bytes = 0;
-      std::lock_guard const lock(mutex_);
-      *address = made.range->begin();
-      blocks_.insert_or_assign(*address, std::move(made));
+      void* const begin = made.range->begin();
+      memory_book::global().add_block(begin, bytes);
+      try {
+        std::lock_guard const lock(mutex_);
+        blocks_.insert_or_assign(begin, std::move(made));
+      } catch (...) {
+        memory_book::global().remove_block(begin);
+        throw;
+      }
+      *address = begin;
       return cudaSuccess;
     }
     cudaError_t failure =
@@ -106,9 +114,11 @@ cudaError_t device_store::allocate(void** address, std::size_t bytes, cudaMemPoo
     failure = cudaStreamSynchronize(its.stream());
     if (failure == cudaSuccess) {
       try {
+        memory_book::global().add_block(*address, bytes);
         std::lock_guard const lock(mutex_);
         blocks_.insert_or_assign(*address, std::move(made));
       } catch (std::bad_alloc const&) {
+        memory_book::global().remove_block(*address);
         failure = cudaErrorMemoryAllocation;
       }
     }
@@ -147,8 +157,10 @@ cudaError_t device_store::free(void* address) noexcept {
     if (failure == cudaSuccess) static_cast<void>(succeeded(cudaStreamSynchronize(its.stream())));
     return failure;
   };
+  memory_book::global().remove_block(address);  // first: then the address may be given out again
   cudaError_t const status = clean_up_on_device(in->device(), free_now, !waits);
   if (status != cudaSuccess) {
+    memory_book::global().restore_block(address);
     std::lock_guard const lock(mutex_);
     blocks_.insert(std::move(freed));
     return status;

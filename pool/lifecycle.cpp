@@ -167,6 +167,17 @@ slot::slot(slot_pool& pool, size_class& of, slot_pool::make_function const& make
   unrecorded_.reserve(2);
   also_ready_.reserve(2);
   resource_ = make(of, from, bytes);
+  if (from == nullptr) booked_.add(*resource_, of.label);
+}
+
+void booked_slot::tell(known_address& its, std::size_t /*offset*/) const noexcept {
+  its.slot = &of_;
+  its.used_by = use.load(std::memory_order_relaxed);
+  its.is_in_graphs = of_.is_in_graphs();
+}
+
+bool slot::is_in_graphs() const noexcept {
+  return pool_.state_->reuse.is_held(*this);
 }
 
 void slot_pool::state::destroy(slot& idle) noexcept {

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <boost/intrusive/set_hook.hpp>
 #include <chrono>
 #include <cstddef>
@@ -14,8 +15,10 @@
 #include "escrow/core/error.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/detail/slot_pool.hpp"
+#include "escrow/internal/address_lookup.hpp"
 #include "escrow/internal/group_lease.hpp"
 #include "escrow/internal/ready_event.hpp"
+#include "memory_book.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -36,6 +39,29 @@ struct graph_hold final : slot_reference {
   slot& held_;
   std::uint64_t capture_id_ = 0;
   bool is_claim_ = false;  // the slot was claimed in that capture
+};
+
+// A slot's range of addresses, which ends before its resource.
+class ESCROW_LOCAL booked_slot final : range_owner {
+ public:
+  explicit booked_slot(slot const& of) noexcept : of_(of) {}
+  booked_slot(booked_slot&&) = delete;
+  ~booked_slot() {
+    if (begin_ != nullptr) memory_book::global().remove_slot(begin_);
+  }
+  void add(resource_base const& its, std::string const& label) {
+    if (its.address == nullptr) return;
+    memory_book::global().add_slot(*this, its.address, its.bytes, label);
+    begin_ = its.address;
+  }
+  void tell(known_address& its, std::size_t offset) const noexcept override;
+
+  // Who has it. Relaxed: a value alone.
+  std::atomic<known_address::use> use{known_address::use::none};
+
+ private:
+  slot const& of_;
+  void const* begin_ = nullptr;
 };
 
 // A use of a slot that no event covers yet. Listed in deferred_slots, under its lock, while the
@@ -82,6 +108,7 @@ struct slot final : reclaimable {
   cached_event ready_;  // of the stream of the release
   // If not null, instead: an event after the releases of several slots.
   std::shared_ptr<cached_event const> covered_by_;
+  [[nodiscard]] bool is_in_graphs() const noexcept;  // any thread; takes capture_reuse's lock
   [[nodiscard]] cudaEvent_t ready() const noexcept {
     return (covered_by_ != nullptr ? *covered_by_ : ready_).recorded.get();
   }
@@ -152,7 +179,8 @@ struct slot final : reclaimable {
     if (in_group_ != nullptr) in_group_->end(as);
   }
 
-  std::unique_ptr<resource_base> resource_;  // destroyed first
+  std::unique_ptr<resource_base> resource_;  // destroyed before these
+  booked_slot booked_{*this};                // destroyed first
 };
 
 // Slots in the order in which they were added. No function allocates.

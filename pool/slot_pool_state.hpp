@@ -44,6 +44,7 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   [[nodiscard]] claimed_slot leased(slot& taken, stream_use const& on, source_location where,
                                     std::uint64_t capture_id = 0) noexcept {
     leases.add(taken, where);
+    taken.booked_.use.store(known_address::use::lease, std::memory_order_relaxed);
     taken.recorded_at_ = 0;
     if (!taken.kept_in_.empty()) [[unlikely]]
       taken.kept_in_.clear();
@@ -117,6 +118,7 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   void end_lease(slot& used, bool may_be_shared = false) noexcept;
   void untrack(slot& ended) noexcept {
     leases.remove(ended);
+    ended.booked_.use.store(known_address::use::none, std::memory_order_relaxed);
     if (ended.surplus_ != 0) [[unlikely]]
       bound.remove_surplus(std::exchange(ended.surplus_, 0));
   }

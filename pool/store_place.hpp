@@ -17,6 +17,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
+#include "memory_book.hpp"
 #include "peers.hpp"
 
 namespace escrow::inline v0_1 {
@@ -150,6 +151,7 @@ class ESCROW_LOCAL store_place {
     properties.allocType = cudaMemAllocationTypePinned;
     properties.location = {.type = cudaMemLocationTypeDevice, .id = device_};
     check(cudaMemPoolCreate(&pool_, &properties), "cudaMemPoolCreate");
+    memory_book::global().add_pool(pool_);
     auto keep = std::numeric_limits<std::uint64_t>::max();
     check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep),
           "cudaMemPoolSetAttribute");
@@ -162,7 +164,10 @@ class ESCROW_LOCAL store_place {
     check(cudaMemPoolSetAccess(pool_, peers.data(), peers.size()), "cudaMemPoolSetAccess");
   }
   void end() noexcept {
-    if (pool_ != nullptr) retry_cleanup([this] { return cudaMemPoolDestroy(pool_); });
+    if (pool_ != nullptr) {
+      memory_book::global().remove_pool(pool_);  // first: another one may get the handle
+      retry_cleanup([this] { return cudaMemPoolDestroy(pool_); });
+    }
     if (stream_ != nullptr) retry_cleanup([this] { return cudaStreamDestroy(stream_); });
   }
   cudaError_t asked_reserved(std::size_t& bytes) const noexcept {

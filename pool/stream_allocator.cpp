@@ -22,6 +22,7 @@
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/own_stream.hpp"
 #include "escrow/internal/spin_lock.hpp"
+#include "slot.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -131,6 +132,7 @@ struct ESCROW_LOCAL stream_allocator::state {
     std::lock_guard const lock(its.mutex);
     allocation& place = its.place_of(address);
     place.memory = std::exchange(memory.claimed_, {});
+    place.memory.what->booked_.use.store(known_address::use::allocation, std::memory_order_relaxed);
     place.turn = ++its.turns;
     return address;
   }

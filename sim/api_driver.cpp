@@ -2,6 +2,7 @@
 #include "address_ranges.hpp"
 #include "api.hpp"
 #include "driver_call.hpp"
+#include "driver_kernels.hpp"
 #include "graphs.hpp"
 #include "nodes.hpp"
 #include "streams.hpp"
@@ -191,31 +192,6 @@ CUresult CUDAAPI cuda_driver_device_attribute(int* value, CUdevice_attribute whi
     return CUDA_SUCCESS;
   });
 }
-CUresult CUDAAPI cuda_driver_kernel_params(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
-  return driver_call("cuGraphKernelNodeGetParams", [&](api_call&) {
-    auto const* const kernel = node == nullptr ? nullptr : std::get_if<kernel_work>(&node->what);
-    if (kernel == nullptr || params == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    auto const& [grid, block] = std::pair(kernel->shape.gridDim, kernel->shape.blockDim);
-    *params = {};
-    params->func = reinterpret_cast<CUfunction>(const_cast<kernel_code*>(kernel->code));
-    params->gridDimX = grid.x, params->gridDimY = grid.y, params->gridDimZ = grid.z;
-    params->blockDimX = block.x, params->blockDimY = block.y, params->blockDimZ = block.z;
-    params->sharedMemBytes = kernel->shape.sharedMemBytes;
-    params->ctx = context_of(kernel->device);
-    return CUDA_SUCCESS;
-  });
-}
-CUresult CUDAAPI cuda_driver_kernel_attribute(CUgraphNode node, CUlaunchAttributeID id,
-                                              CUlaunchAttributeValue* value) {
-  return driver_call("cuGraphKernelNodeGetAttribute", [&](api_call&) {
-    auto const* const kernel = node == nullptr ? nullptr : std::get_if<kernel_work>(&node->what);
-    cudaLaunchAttributeValue read{};
-    if (kernel == nullptr || value == nullptr || !read_attribute(*kernel, id, read))
-      return CUDA_ERROR_INVALID_VALUE;
-    std::memcpy(value, &read, sizeof(read));
-    return CUDA_SUCCESS;
-  });
-}
 }
 
 namespace {
@@ -238,6 +214,12 @@ void* find_function(std::string_view symbol, int version) {
             reinterpret_cast<void*>(&cuda_driver_kernel_params)},
       entry{"cuGraphKernelNodeGetAttribute", 11080,
             reinterpret_cast<void*>(&cuda_driver_kernel_attribute)},
+      entry{"cuFuncGetName", 12030, reinterpret_cast<void*>(&cuda_driver_function_name)},
+      entry{"cuKernelGetName", 12030, reinterpret_cast<void*>(&cuda_driver_kernel_name)},
+      entry{"cuFuncGetParamInfo", 12040, reinterpret_cast<void*>(&cuda_driver_function_parameter)},
+      entry{"cuKernelGetParamInfo", 12040, reinterpret_cast<void*>(&cuda_driver_kernel_parameter)},
+      entry{"cuPointerGetAttributes", 7000,
+            reinterpret_cast<void*>(&cuda_driver_pointer_attributes)},
       entry{"cuStreamEndCapture", 10000, reinterpret_cast<void*>(&cuda_driver_end_capture)},
       entry{"cuStreamIsCapturing", 10000, reinterpret_cast<void*>(&cuda_driver_is_capturing)},
       entry{"cuStreamGetCaptureInfo", 12030, reinterpret_cast<void*>(&cuda_driver_capture_info)},

@@ -9,6 +9,10 @@
 
 #include "escrow/sim/control.hpp"
 
+// By which Escrow knows that it is linked with the simulated runtime.
+extern "C" [[gnu::visibility("hidden")]] char const escrow_simulated_runtime;
+char const escrow_simulated_runtime = 1;
+
 namespace escrow::sim::model {
 namespace {
 

@@ -26,6 +26,7 @@ EXCEPTED = {
     "graph_lifetime_lock::*": "a lock",
     "event::*": "hands a handle over",
     "event_ref::*": "a value",
+    "capture_options::*": "a value",
     "graph_ref::*": "a value",
     "graph::id": "gives a number",
     "body_graph::body_graph": "a value",

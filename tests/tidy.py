@@ -22,18 +22,18 @@ MAY_INCLUDE = {
 READING_ORDER = {
     "core": "version never_destroyed shared_count made_once spin_lock json profiler error last_error retry_cleanup stream own_stream cuda12 capture device driver graph_lifetime_lock event"
     " ready_event graph_query",
-    "deleter": "use_clock reclaimable retired_object deleter_options sharing_group launch_order parked_group group_lease kept_sets group_scope reachable_allocator release_queue wakeup deleter_accounts"
-    " pending_events reference_set graph_registry graph_exposure recycle_lane object_store deleter_core hold set_reclaim deleter group_leases group_stats worker pass shared_object kernel_argument",
-    "pool": "peers address_range store_place device_store graph_walk released_walk arena arena_layout slot_pool slot lease claimer resource_pool search device_memory free_lists slots_in_graphs size_class scratch_pool kept_bound lease_list claimer_streams capture_reuse stream_use deferred_slots pool_sizes pool_list slot_pool_state claim_search claim kept_memory at_limit refuse uses lease_end release deferred"
+    "deleter": "use_clock reclaimable retired_object deleter_options address_lookup sharing_group launch_order parked_group group_lease kept_sets held_memory group_scope reachable_allocator release_queue wakeup deleter_accounts"
+    " pending_events reference_set graph_registry graph_exposure memory_of_graphs recycle_lane object_store deleter_core hold set_reclaim deleter group_leases group_stats worker pass shared_object kernel_argument",
+    "pool": "peers memory_book address_range store_place device_store graph_walk released_walk arena arena_layout slot_pool slot lease claimer resource_pool search device_memory free_lists slots_in_graphs size_class scratch_pool kept_bound lease_list claimer_streams capture_reuse stream_use deferred_slots pool_sizes pool_list slot_pool_state claim_search claim kept_memory at_limit refuse uses lease_end release deferred"
     " uncovered captured arena_claims arena_parking lifecycle describe memory_report memory_report_text stream_allocator",
-    "graph": "graph_core graph_tree kept_leases graph_survey holding group_run group_park graph hoist graph_exec exec_state graph_shape"
+    "graph": "audited_call graph_core graph_tree kept_leases graph_survey holding group_run group_park graph node_words audit refuse_audited hoist graph_exec exec_state graph_shape"
     " exec_set stream_launcher",
     "nodes": "bound_arguments launch node_kind node_kinds build",
     "sim": "control recording kernel library recapture cuda12_names guard slots handles recycled work objects edges state thread"
     " graphs conditionals graph_memory counts memory address_ranges libraries ops runner_shared faults runner_free runner_stepped runner reset"
-    " call driver_call kernels nodes families ends recaptures captures streams launch execs"
+    " call driver_call driver_kernels kernels nodes families ends recaptures captures streams launch execs"
     " api api_errors api_device api_streams api_events api_memory api_pools api_ranges api_copies api_libraries api_functions api_launch api_capture"
-    " api_graphs api_nodes api_node_params api_edges api_dot api_users api_execs api_exec_nodes api_driver",
+    " api_graphs api_nodes api_node_params api_edges api_dot api_users api_execs api_exec_nodes api_driver_kernels api_driver",
 }
 LINE_MAX, FILE_MAX, FUNCTION_MAX, README_MAX, CLASS_WORDS_MAX = 100, 400, 70, 110, 200
 BANNED = {

@@ -4,6 +4,7 @@
 
 #include "calls.hpp"
 #include "escrow/core/capture.hpp"
+#include "escrow/graph/audit.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "escrow/graph/hoist.hpp"
 
@@ -207,6 +208,17 @@ escrow_status escrow_graph_destroy(cudaGraph_t graph) {
     relaxed_capture_scope const relaxed;
     graph_lifetime_lock const lock;
     check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  });
+}
+
+escrow_status escrow_graph_audit(cudaGraph_t graph, cudaGraph_t const* bodies, size_t body_count,
+                                 size_t* findings, char* text, size_t capacity, size_t* length) {
+  return run(__func__, [&](c_call by) {
+    std::size_t& count = by.need(findings, "findings");
+    static_cast<void>(by.need(graph, "graph"));
+    std::vector<audit_finding> const found = audit(graph, by.bodies(bodies, body_count));
+    by.copy_text(describe(found), text, capacity, length);
+    count = found.size();
   });
 }
 

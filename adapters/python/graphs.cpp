@@ -5,6 +5,7 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/graph/audit.hpp"
 #include "escrow/graph/graph_exec.hpp"
 #include "escrow/graph/hoist.hpp"
 #include "module.hpp"
@@ -228,6 +229,54 @@ void define_hoisted(nb::module_& to) {
       "other launch may\nbe in flight.");
 }
 
+char const* name_of(address_problem what) {
+  switch (what) {
+    case address_problem::not_held:
+      return "not_held";
+    case address_problem::of_another_graph:
+      return "of_another_graph";
+    case address_problem::freed:
+      return "freed";
+    case address_problem::only_looks_like:
+      return "only_looks_like";
+  }
+  return "";
+}
+
+nb::dict dict_of(audit_finding const& found) {
+  nb::dict its;
+  its["what"] = name_of(found.what);
+  its["address"] = reinterpret_cast<std::uintptr_t>(found.address);
+  its["owner"] = nb::str(found.owner.c_str(), found.owner.size());
+  its["kernel"] = found.kernel.empty() ? nb::object(nb::none())
+                                       : nb::str(found.kernel.c_str(), found.kernel.size());
+  its["argument"] = found.argument;
+  its["offset"] = found.offset;
+  its["node"] = reinterpret_cast<std::uintptr_t>(found.node);
+  its["text"] = nb::str(found.text.c_str(), found.text.size());
+  return its;
+}
+
+void define_audit(nb::module_& to) {
+  to.def(
+      "audit",
+      [](nb::handle graph, std::vector<nb::object> const& bodies) {
+        cudaGraph_t const asked = graph_of(graph);
+        auto const all = graphs_of(bodies);
+        auto const found = waiting("audit", [&] { return audit(asked, all); });
+        nb::list result;
+        for (audit_finding const& each : found) result.append(dict_of(each));
+        return result;
+      },
+      "graph"_a.none(), "bodies"_a = std::vector<nb::object>(),
+      "The addresses in a graph of memory of pools that it does not keep, e.g. of a lease of "
+      "before "
+      "the capture: a list\nof dicts: what (not_held, of_another_graph, freed, only_looks_like), "
+      "address, owner, kernel, argument, offset, node,\nand text, which says it all. Any graph, "
+      "also of another library. Changes nothing. graph, bodies: as those of\nGraphExec. UsageError "
+      "if a group of it is parked.");
+}
+
 }  // namespace
 
 void add_graphs(nb::module_& to) {
@@ -235,6 +284,7 @@ void add_graphs(nb::module_& to) {
   define_parking(to);
   define_exec(to);
   define_hoisted(to);
+  define_audit(to);
   to.def(
       "worker_stats", [] { return dict_of(to_json(deleter::global().stats())); },
       "Statistics of the worker that ends what the GPU no longer needs: a dict of ints: reclaimed, "

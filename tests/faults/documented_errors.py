@@ -24,6 +24,8 @@ OF_DRIVER = {
     "cuDevicePrimaryCtxRelease": ["cudaErrorInvalidDevice", "cudaErrorInvalidValue", "cudaErrorUnknown"],
     "cuDevicePrimaryCtxRetain": ["cudaErrorInvalidDevice", "cudaErrorInvalidValue", "cudaErrorMemoryAllocation",
                                  "cudaErrorUnknown"],
+    "cuFuncGetName": ["cudaErrorInvalidValue"],
+    "cuFuncGetParamInfo": ["cudaErrorInvalidValue"],
     "cuGraphKernelNodeGetAttribute": ["cudaErrorInvalidValue", "cudaErrorInvalidResourceHandle"],
     "cuGraphKernelNodeGetParams": ["cudaErrorInvalidValue", "cudaErrorDeviceUninitialized"],
     "cuMemAddressFree": ["cudaErrorInvalidValue", "cudaErrorNotPermitted", "cudaErrorNotSupported"],
@@ -37,6 +39,7 @@ OF_DRIVER = {
     "cuMemRelease": ["cudaErrorInvalidValue", "cudaErrorNotPermitted", "cudaErrorNotSupported"],
     "cuMemSetAccess": ["cudaErrorInvalidValue", "cudaErrorInvalidDevice", "cudaErrorNotSupported"],
     "cuMemUnmap": ["cudaErrorInvalidValue", "cudaErrorNotPermitted", "cudaErrorNotSupported"],
+    "cuPointerGetAttributes": ["cudaErrorDeviceUninitialized", "cudaErrorInvalidValue", "cudaErrorInvalidDevice"],
     "cuStreamGetCtx": ["cudaErrorInvalidValue", "cudaErrorInvalidResourceHandle"],
 }
 

@@ -205,6 +205,43 @@ void add_hoists(rows& add) {
       [](auto& in) { EXPECT_EQ(in.handle->held().owners, 1U); });
 }
 
+/// Audits of nodes of each kind that has addresses, in a child graph, too, and of what is freed.
+/// Elsewhere no node has one: it may be where other memory was, and then CUDA is asked about it.
+void add_audits(rows& add) {
+  auto const audits = runs("audit");
+  step const kinds = [](auto& in) {
+    in.copy.emplace();
+    cudaGraph_t const to = in.copy->get();
+    add_kernel(to, sleep_call(1));
+    cudaMemsetParams no_fill{};
+    no_fill.elementSize = 1;
+    cudaMemcpy3DParms no_copy{};
+    no_copy.kind = cudaMemcpyDefault;
+    cudaGraphNode_t node = nullptr;
+    must(cudaGraphAddMemsetNode(&node, to, nullptr, 0, &no_fill));
+    must(cudaGraphAddMemcpyNode(&node, to, nullptr, 0, &no_copy));
+    in.parent.emplace();
+    in.parent->add_child(*in.copy);
+  };
+  step const stale = [](auto& in) {
+    auto* const freed = device_buffer<int>(64).data();
+    in.parent.emplace();
+    add_kernel(in.parent->get(), add_call(freed, 1));
+  };
+  statements const with_fewer{{"cuFuncGetParamInfo", "what CUDA does not tell is not audited"}};
+  auto const add_audit = [&](char const* name, step before, step of) {
+    add(name, audits, {std::move(before)}, std::move(of)).served_otherwise = with_fewer;
+  };
+  add_audit("audit", kinds, [](auto& in) { in.answer = describe(audit(*in.parent)); });
+  add_audit("audit by a handle", kinds,
+            [](auto& in) { in.answer = describe(audit(in.copy->get())); });
+  add_audit("audit of what is freed", stale,
+            [](auto& in) { in.answer = std::to_string(audit(*in.parent).size()); });
+  add("instantiate with an audit", runs("graph_exec::graph_exec"), {kinds}, [](auto& in) {
+    in.exec.emplace(*in.parent, instantiate_options{.audit = audit_use::yes});
+  }).served_otherwise = with_fewer;
+}
+
 void add_launchers(rows& add) {
   step const bind = [](auto& in) { in.launcher.emplace(std::move(*in.exec), in.one); };
   step const launch_it = [](auto& in) { in.launch_by_launcher(); };
@@ -293,8 +330,9 @@ void add_reclaims(rows& add) {
 
 /// Each ends in three ways, unless it says otherwise.
 std::vector<operation> operations() {
-  auto all = rows::of({add_instantiates, add_launches, add_updates, add_ends, add_copies,
-                       add_conditionals, add_hoists, add_launchers, add_sets, add_reclaims});
+  auto all =
+      rows::of({add_instantiates, add_launches, add_updates, add_ends, add_copies, add_conditionals,
+                add_hoists, add_audits, add_launchers, add_sets, add_reclaims});
   for (operation& each : all) each.ways_to_end = each.ways_to_end == 1 ? 3 : each.ways_to_end;
   return all;
 }

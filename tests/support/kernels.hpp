@@ -28,7 +28,15 @@ enum class kernel_id {
   illegal_address,
   set_condition,
   set_condition_below,
-  cluster_size
+  cluster_size,
+  struct_of_pointers
+};
+
+/// What the kernel struct_of_pointers takes, which does nothing.
+struct pointer_pair {
+  int* first;
+  int count;
+  int* second;
 };
 
 /// The address of a kernel. On the simulated runtime the first call registers all of them.

@@ -87,6 +87,10 @@ bool cluster_size_kernel(void** args) {
   return true;
 }
 
+bool struct_kernel(void**) {
+  return true;
+}
+
 template <class... Arguments>
 void* registered(escrow::sim::kernel kernel, char const* name) {
   auto* const address = reinterpret_cast<void*>(kernel);
@@ -134,7 +138,8 @@ void* kernel_address(kernel_id id) {
       registered<handle, int const*>(&set_condition_kernel, "set_condition_kernel"),
       registered<handle, int const*, int>(&set_condition_below_kernel,
                                           "set_condition_below_kernel"),
-      registered<int*>(&cluster_size_kernel, "cluster_size_kernel")};
+      registered<int*>(&cluster_size_kernel, "cluster_size_kernel"),
+      registered<pointer_pair>(&struct_kernel, "struct_kernel")};
   return in_order_of_ids.at(static_cast<std::size_t>(id));
 }
 

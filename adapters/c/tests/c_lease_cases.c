@@ -157,6 +157,33 @@ static void c_a_lease_ends_in_a_destroy_and_in_a_callback(void) {
   escrow_pool_destroy(pool);
 }
 
+static void c_an_audit_finds_memory_that_the_graph_does_not_keep(void) {
+  escrow_options const options = {.size = sizeof options, .label = "c audits"};
+  escrow_allocator* allocator = NULL;
+  EXPECT_OK(escrow_allocator_create(-1, &options, &allocator));
+  void* memory = NULL;
+  EXPECT_OK(escrow_allocator_allocate(allocator, c_stream(0), 64, 0, &memory));
+  cudaGraph_t graph = NULL;
+  EXPECT_CUDA(cudaStreamBeginCapture(c_stream(0), cudaStreamCaptureModeThreadLocal));
+  EXPECT_CUDA(cudaMemsetAsync(memory, 0, 64, c_stream(0)));
+  EXPECT_CUDA(cudaStreamEndCapture(c_stream(0), &graph));
+  char text[512] = "";
+  size_t findings = 7;
+  size_t length = 7;
+  EXPECT_OK(escrow_graph_audit(graph, NULL, 0, &findings, text, sizeof text, &length));
+  EXPECT(findings == 0 && length == 0);  // it is allocated
+  EXPECT_OK(escrow_allocator_free(allocator, c_stream(0), memory));
+  EXPECT_OK(escrow_graph_audit(graph, NULL, 0, &findings, text, sizeof text, &length));
+  EXPECT(findings == 1 && length == strlen(text));
+  EXPECT(strstr(text, "c audits") != NULL && strstr(text, "where it is free") != NULL);
+  REFUSED(escrow_graph_audit(NULL, NULL, 0, &findings, NULL, 0, &length));
+  REFUSED(escrow_graph_audit(graph, NULL, 1, &findings, NULL, 0, &length));
+  REFUSED(escrow_graph_audit(graph, NULL, 0, NULL, NULL, 0, &length));
+  REFUSED(escrow_graph_audit(graph, NULL, 0, &findings, NULL, 0, NULL));
+  EXPECT_CUDA(cudaGraphDestroy(graph));
+  escrow_allocator_destroy(allocator);
+}
+
 static void c_null_is_refused_for_ends_of_leases(void) {
   escrow_lease* lease = NULL;
   size_t holders = 0;
@@ -179,6 +206,7 @@ c_case const c_lease_cases[] = {
     CASE(c_a_lease_is_left_to_its_graph_when_its_stream_is_gone),
     CASE(c_held_resources_stay_until_the_close),
     CASE(c_a_lease_ends_in_a_destroy_and_in_a_callback),
+    CASE(c_an_audit_finds_memory_that_the_graph_does_not_keep),
     CASE(c_null_is_refused_for_ends_of_leases),
 };
 size_t const c_lease_cases_count = sizeof c_lease_cases / sizeof *c_lease_cases;

@@ -253,6 +253,11 @@ static escrow_status process_statistics(void) {
   escrow_process_stats stats = {.size = sizeof stats};
   return escrow_process_statistics(-1, &stats);
 }
+static escrow_status audit(void) {
+  size_t findings = 0;
+  size_t length = 0;
+  return escrow_graph_audit(all.graph, NULL, 0, &findings, NULL, 0, &length);
+}
 static escrow_status hoist(void) {
   return escrow_hoist(all.graph, NULL, 0, &all.hoisted);
 }
@@ -353,6 +358,7 @@ c_operation const c_operations[] = {
     {"escrow_allocator_flush", &lasting_memory, &flush_allocator, &end},
     {"escrow_pool_flush", &pool, &flush_pool, &end},
     {"escrow_process_statistics", &memory, &process_statistics, &end},
+    {"escrow_graph_audit", &graph, &audit, &end},
     {"escrow_hoist", &graph, &hoist, &end},
     {"escrow_hoisted_launch", &hoisted, &launch_hoisted, &end},
     {"escrow_hoisted_release", &hoisted, &release_hoisted, &end},

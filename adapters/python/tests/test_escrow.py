@@ -238,6 +238,26 @@ class Groups(unittest.TestCase):
 
 
 
+class Audits(unittest.TestCase):
+    def test_a_lease_of_before_the_capture_is_found(self):
+        stream, pool = Stream(), escrow.ScratchPool(label="early")
+        early = pool.claim(stream, MIB)
+        with capture(stream) as captured:
+            stream.memset(early.ptr, MIB)
+            with pool.claim(stream, MIB) as lease:
+                stream.memset(lease.ptr, MIB)
+        (found,) = escrow.audit(captured[0])
+        self.assertEqual((found["what"], found["address"], found["kernel"]), ("not_held", early.ptr, None))
+        self.assertRegex(found["text"], "early.*which a lease has")
+        self.assertRegex(found["owner"], "early")
+        early.release()
+        (found,) = escrow.audit(captured[0].handle, bodies=[])
+        self.assertRegex(found["text"], "where it is free")
+        captured[0].destroy()
+        with self.assertRaisesRegex(TypeError, "`graph`"):
+            escrow.audit(None)
+
+
 class Users(unittest.TestCase):
     """What programs did that somebody wrote who had read half a page."""
 

@@ -34,8 +34,6 @@ extern "C" {
 #define ESCROW_C_VERSION 100
 int escrow_version(void);
 
-// Errors.
-
 typedef enum escrow_status {
   ESCROW_OK = 0,
   ESCROW_USAGE_ERROR = 1,  // the text says what to do
@@ -58,9 +56,8 @@ bool escrow_last_error_took_object(void);
 // what it claims, name it. `file` must stay, as a literal does. escrow/callers.h says it for you.
 void escrow_set_caller(char const* file, int line);
 
-// The worker, which destroys what the GPU no longer needs. The process has one.
-
-// `text` ends with the call.
+// The worker, which destroys what the GPU no longer needs. The process has one. `text` ends with
+// the call.
 typedef void (*escrow_error_handler)(void* user, escrow_status status, cudaError_t cuda_error,
                                      char const* text);
 // Errors that no call can return go to `handler`, possibly concurrently; null: to nobody. A call of
@@ -260,10 +257,8 @@ typedef struct escrow_process_stats {
 // `device`: -1 is all devices together. Takes short locks, and host memory.
 escrow_status escrow_process_statistics(int device, escrow_process_stats* stats);
 
-// Pools of a caller's resources.
-
-// What a pool calls, with its device current; several threads may, concurrently. cudaSuccess, or
-// what the claim returns as escrow_last_cuda_error().
+// Pools of a caller's resources. What a pool calls, with its device current; several threads may,
+// concurrently. cudaSuccess, or what the claim returns as escrow_last_cuda_error().
 typedef struct escrow_resource_functions {
   void* user;  // the first argument of each; called with Python's GIL or without, as the claim was
   cudaError_t (*make)(void* user, void** resource);
@@ -359,6 +354,11 @@ void escrow_graphs_lock(void);
 void escrow_graphs_unlock(void);
 // As cudaGraphDestroy(), under that lock; invalidates no capture. Null does nothing.
 escrow_status escrow_graph_destroy(cudaGraph_t graph);
+
+// Addresses in any graph of memory that it does not keep, a line for each of so many `findings`:
+// see escrow/graph/audit.hpp. The text as that of escrow_allocator_describe().
+escrow_status escrow_graph_audit(cudaGraph_t graph, cudaGraph_t const* bodies, size_t body_count,
+                                 size_t* findings, char* text, size_t capacity, size_t* length);
 
 // What a graph held, for code that instantiates and launches by itself: the graph holds nothing
 // any more. Keep it until the last launch is enqueued. For the rules see escrow/graph/hoist.hpp.

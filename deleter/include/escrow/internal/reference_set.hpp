@@ -23,6 +23,7 @@
 #include "escrow/deleter/sharing_group.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/internal/group_lease.hpp"
+#include "escrow/internal/held_memory.hpp"
 #include "escrow/internal/kept_sets.hpp"
 #include "escrow/internal/launch_order.hpp"
 #include "escrow/internal/never_destroyed.hpp"
@@ -97,6 +98,7 @@ class reference_set final : public reclaimable {
     return references_.load(std::memory_order_relaxed) == 0;
   }
   void list_members(std::vector<reclaimable const*>& found) const;
+  void list_memory(held_memory& to) const;  // with what nodes have shares of
 
  private:
   friend class graph_registry;
@@ -333,6 +335,9 @@ class graph_registry {
     std::size_t outliving = 0;
   };
   [[nodiscard]] group_members members_of(group_order const& group) const;
+
+  // The same as memory. Throws std::bad_alloc.
+  [[nodiscard]] held_memory memory_of(std::span<cudaGraph_t const> graphs) const;
 
   // What the graphs hold, each member once. Throws std::bad_alloc.
   [[nodiscard]] resource_usage describe(std::set<cudaGraph_t> const& graphs) const;

@@ -117,6 +117,24 @@ class ESCROW_API graph_ref {
   graph_core* core_ = nullptr;
 };
 
+// Whether a call refuses a graph in which audit() finds something but what only looks like an
+// address: with a usage_error, and nothing has changed.
+//     by_default   as ESCROW_AUDIT says in the environment, 1 or 0. Without it: on the simulated
+//                  runtime captures do, but for what is freed, where its memory may be the host's
+enum class audit_use : std::uint8_t { by_default, no, yes };
+
+// How a stream is captured.
+struct capture_options {
+  // Also from CUDA's mode alone.
+  // NOLINTNEXTLINE(google-explicit-constructor): a mode is options.
+  capture_options(cudaStreamCaptureMode its_mode = cudaStreamCaptureModeThreadLocal,
+                  audit_use its_audit = audit_use::by_default) noexcept
+      : mode(its_mode), audit(its_audit) {}
+
+  cudaStreamCaptureMode mode;
+  audit_use audit;  // at the end; a graph that is refused is destroyed
+};
+
 // What: a stream capture between begin and end. Prefer capture() below.
 // Thread safety: only the thread that created it.
 // Lifetime: without end(), the destructor ends the capture and drops what was captured.
@@ -126,14 +144,14 @@ class ESCROW_API graph_ref {
 class ESCROW_API capture_scope {
  public:
   // Begins to capture `stream`. Source: cudaStreamBeginCapture.
-  explicit capture_scope(stream_ref stream,
-                         cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal,
+  explicit capture_scope(stream_ref stream, capture_options options = {},
                          source_location where = source_location::current());
   capture_scope(capture_scope&&) = delete;
   ~capture_scope();
 
   // Ends the capture, once; throws cuda_error if it was invalidated or a fork was not joined, and
-  // usage_error if another call ended it. A capture that the stream began since then goes on.
+  // usage_error if another call ended it, or the graph is refused: see audit_use. A capture that
+  // the stream began since then goes on.
   // Source: cudaStreamEndCapture.
   [[nodiscard]] graph end(source_location where = source_location::current());
 
@@ -143,6 +161,7 @@ class ESCROW_API capture_scope {
   bool drop() noexcept;  // whether the capture is over
 
   cudaStream_t stream_;
+  audit_use audit_;
   capture_info captured_;  // none if CUDA did not tell
   bool is_open_ = true;
   bool is_end_tried_ = false;  // and so it may be over without a graph
@@ -152,10 +171,9 @@ class ESCROW_API capture_scope {
 // ends, its work and claims are dropped, and the exception propagates. A lease of a sharing group
 // that outlives the capture is reported to its pool's deleter: see sharing_group.
 template <std::invocable<stream_ref> Enqueue>
-[[nodiscard]] graph capture(stream_ref stream, Enqueue&& enqueue,
-                            cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal,
+[[nodiscard]] graph capture(stream_ref stream, Enqueue&& enqueue, capture_options options = {},
                             source_location where = source_location::current()) {
-  capture_scope scope(stream, mode, where);
+  capture_scope scope(stream, options, where);
   std::forward<Enqueue>(enqueue)(stream);
   return scope.end(where);
 }

@@ -33,6 +33,8 @@ struct instantiate_options {
   // child nodes, which takes the memory and the time of as many execs. A graph with conditional or
   // memory nodes, which CUDA does not embed, has none. Not for kernels that the device updates.
   std::size_t copies = 0;
+  // By default only ESCROW_AUDIT=1 refuses: see audit_use.
+  audit_use audit = audit_use::by_default;
 };
 
 // What: owns a cudaGraphExec_t and holds what the graph holds: instantiation takes the references

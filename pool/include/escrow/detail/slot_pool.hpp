@@ -93,6 +93,7 @@ class resource_base {
   }
 
   std::size_t bytes = 0;                   // 0: not known
+  void const* address = nullptr;           // of so many; null: not known
   std::atomic<std::uint64_t> accessed{0};  // when, by the use_clock: at the claim, and later
 };
 
@@ -107,6 +108,9 @@ class resource_of final : public resource_base {
       bytes = value.bytes();
     } else if constexpr (block_of_bytes<T>) {
       bytes = value.size();
+    }
+    if constexpr (requires { static_cast<void const*>(value.data()); }) {
+      if (bytes != 0) address = value.data();
     }
   }
   ~resource_of() override {

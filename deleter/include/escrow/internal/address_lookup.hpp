@@ -1,0 +1,60 @@
+// What an address is in, of the memory that pools have and had: the pools' part answers audit().
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace escrow::inline v0_1 {
+
+struct group_order;
+
+struct known_address {
+  //     unknown    Escrow never had it, or not lately
+  //     slot       of a pool, not of an arena
+  //     block      allocated by Escrow for somebody, e.g. a device_buffer
+  //     arena      of a sharing group, where memory is mapped
+  //     unmapped   the same, where none is
+  //     freed      was one of these
+  enum class kind : std::uint8_t { unknown, slot, block, arena, unmapped, freed };
+  // Of a slot: nobody has it, a lease has, or a stream_allocator gave it out as memory.
+  enum class use : std::uint8_t { none, lease, allocation };
+
+  kind what = kind::unknown;
+  void const* slot = nullptr;  // as slot_reference::slot_address(); only compared
+  use used_by = use::none;
+  bool is_in_graphs = false;           // graphs hold the slot
+  group_order const* group = nullptr;  // of an arena; only compared
+  std::size_t offset = 0;              // in it
+  std::string of = {};                 // the label of the pool, or of the group
+};
+
+// Thread safety: any thread; find() calls no CUDA function.
+class address_lookup {
+ public:
+  // Throws std::bad_alloc.
+  [[nodiscard]] virtual known_address find(std::uintptr_t address) = 0;
+  // Of a freed one: whether it is in memory that somebody else has allocated since. Throws
+  // cuda_error, std::bad_alloc. Source: cuPointerGetAttributes.
+  [[nodiscard]] virtual bool is_others(std::uintptr_t address) = 0;
+
+  // That of the process; null: Escrow never had memory. Stored with release, once.
+  [[nodiscard]] static address_lookup* known() noexcept {
+    return of_process().load(std::memory_order_acquire);
+  }
+
+ protected:
+  ~address_lookup() = default;
+  static void set(address_lookup& only) noexcept {
+    of_process().store(&only, std::memory_order_release);
+  }
+
+ private:
+  static std::atomic<address_lookup*>& of_process() noexcept {
+    static std::atomic<address_lookup*> only{nullptr};
+    return only;
+  }
+};
+
+}  // namespace escrow::inline v0_1

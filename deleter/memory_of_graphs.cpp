@@ -1,0 +1,45 @@
+// Lists what memory graphs hold, of their reference sets and leases.
+#include <mutex>
+
+#include "escrow/internal/reference_set.hpp"
+
+namespace escrow::inline v0_1 {
+
+void reference_set::list_memory(held_memory& to) const {
+  if (is_closed() || is_off_graphs()) return;
+  for (auto const& each : members_) {
+    if (each->is_slot()) {
+      to.slots.insert(static_cast<slot_reference const&>(*each).slot_address());
+      continue;
+    }
+    to.has_owners = true;
+    for (reclaimable const* part = each->next_; part != nullptr; part = part->next_) {
+      if (!part->is_slot()) continue;
+      auto const& share = static_cast<slot_reference const&>(*part);
+      to.slots.insert(share.slot_address());
+      to.may_hold_more |= share.range().arena != nullptr;  // its place there is another graph's
+    }
+  }
+}
+
+held_memory graph_registry::memory_of(std::span<cudaGraph_t const> graphs) const {
+  held_memory all;
+  auto const add = [&all](group_lease const& each) {
+    if (each.place.slot != 0) return;
+    all.ranges.push_back({&each.origin->group, each.place.begin, each.place.end});
+  };
+  std::lock_guard const lock(mutex_);
+  for (cudaGraph_t const graph : graphs) {
+    entry const* const found = find(graph);
+    bool const is_exact =
+        found != nullptr && !found->is_hoisted && !(found->sets.empty() && found->is_exposed);
+    all.may_hold_more |= !is_exact;
+    if (found == nullptr) continue;
+    for (reference_set const* const each : found->sets) each->list_memory(all);
+    for (lease_span const& each : found->copied_leases) add(*each.lease);
+    found->leases.for_each([&](auto const& each) { add(*each); });
+  }
+  return all;
+}
+
+}  // namespace escrow::inline v0_1

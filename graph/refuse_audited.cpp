@@ -1,0 +1,54 @@
+// Whether a call audits, and what it refuses.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "audited_call.hpp"
+#include "escrow/core/error.hpp"
+#include "escrow/graph/audit.hpp"
+
+// There if the simulated runtime is linked in the runtime's place.
+extern "C" [[gnu::weak, gnu::visibility("hidden")]] char const escrow_simulated_runtime;
+
+namespace escrow::inline v0_1 {
+
+namespace {
+
+// What a call refuses.
+enum class refusal : std::uint8_t { nothing, what_is_not_held, all };
+
+refusal refusal_of(audit_use use, audited_call what) noexcept {
+  if (use == audit_use::no) return refusal::nothing;
+  if (use == audit_use::yes) return refusal::all;
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): once, beside nothing of Escrow's that sets it.
+  static char const* const said = std::getenv("ESCROW_AUDIT");
+  if (said != nullptr && std::strcmp(said, "") != 0) {
+    return std::strcmp(said, "0") == 0 ? refusal::nothing : refusal::all;
+  }
+  bool const is_simulated = &escrow_simulated_runtime != nullptr;
+  return is_simulated && what == audited_call::capture ? refusal::what_is_not_held
+                                                       : refusal::nothing;
+}
+
+}  // namespace
+
+void refuse_audited(char const* call, graph_ref const& graph, audit_use use, audited_call what,
+                    std::span<cudaGraph_t const> bodies) {
+  refusal const refused = refusal_of(use, what);
+  if (refused == refusal::nothing) return;
+  std::vector<audit_finding> found = audit(graph, bodies);
+  std::erase_if(found, [refused](audit_finding const& each) {
+    return each.what == address_problem::only_looks_like ||
+           (each.what == address_problem::freed && refused != refusal::all);
+  });
+  if (found.empty()) return;
+  std::string const& text = found.front().text;
+  std::size_t const advice = text.rfind("; ");
+  std::string problem = text.substr(0, advice);
+  if (found.size() > 1) problem += " (and " + std::to_string(found.size() - 1) + " more)";
+  throw usage_error(call, problem, text.substr(advice + 2));
+}
+
+}  // namespace escrow::inline v0_1

@@ -1,0 +1,117 @@
+// Ranges of addresses, from their memory's allocation on.
+#include "memory_book.hpp"
+
+#include <cuda.h>
+
+#include <array>
+#include <iterator>
+#include <utility>
+
+#include "escrow/internal/device.hpp"
+#include "escrow/internal/never_destroyed.hpp"
+
+namespace escrow::inline v0_1 {
+
+namespace {
+
+std::uintptr_t number_of(void const* address) {
+  return reinterpret_cast<std::uintptr_t>(address);
+}
+
+}  // namespace
+
+memory_book& memory_book::global() {
+  static never_destroyed<memory_book> only;
+  [[maybe_unused]] static bool const is_set = [] {
+    set(*only);
+    return true;
+  }();
+  return *only;
+}
+
+void memory_book::forget(ranges& ended, std::uintptr_t begin, std::uintptr_t end) noexcept {
+  auto first = ended.upper_bound(begin);
+  if (first != ended.begin() && std::prev(first)->second.end > begin) --first;
+  while (first != ended.end() && first->first < end) first = ended.erase(first);
+}
+
+void memory_book::add(ranges& to, void const* begin, std::size_t bytes, range made) {
+  std::uintptr_t const first = number_of(begin);
+  made.end = first + bytes;
+  std::lock_guard const lock(mutex_);
+  forget(ended_, first, made.end);
+  forget(older_, first, made.end);
+  to.insert_or_assign(first, std::move(made));
+}
+
+void memory_book::end(ranges& in, void const* begin) noexcept {
+  std::lock_guard const lock(mutex_);
+  auto ended = in.extract(number_of(begin));
+  if (ended.empty()) return;
+  ended.mapped().owner = nullptr;
+  // A slot's label stays when its block ends.
+  auto const known = ended_.find(ended.key());
+  if (known != ended_.end()) {
+    if (ended.mapped().label.empty()) ended.mapped().label.swap(known->second.label);
+    ended_.erase(known);
+  }
+  if (ended_.size() >= ended_max) older_ = std::exchange(ended_, {});
+  ended_.insert(std::move(ended));
+}
+
+void memory_book::restore_block(void const* begin) noexcept {
+  std::lock_guard const lock(mutex_);
+  for (ranges* const each : {&ended_, &older_}) {
+    auto found = each->extract(number_of(begin));
+    if (!found.empty()) blocks_.insert(std::move(found));
+  }
+}
+
+void memory_book::add_pool(cudaMemPool_t made) {
+  std::lock_guard const lock(mutex_);
+  pools_.insert(made);
+}
+
+void memory_book::remove_pool(cudaMemPool_t doomed) noexcept {
+  std::lock_guard const lock(mutex_);
+  pools_.erase(doomed);
+}
+
+memory_book::ranges::const_iterator memory_book::around(ranges const& all, std::uintptr_t address) {
+  auto const after = all.upper_bound(address);
+  if (after == all.begin()) return all.end();
+  auto const found = std::prev(after);
+  return address < found->second.end ? found : all.end();
+}
+
+known_address memory_book::find(std::uintptr_t address) {
+  using kind = known_address::kind;
+  std::lock_guard const lock(mutex_);
+  for (auto const& [all, what] : {std::pair{&slots_, kind::slot}, std::pair{&blocks_, kind::block},
+                                  std::pair{&arenas_, kind::arena}, std::pair{&ended_, kind::freed},
+                                  std::pair{&older_, kind::freed}}) {
+    auto const found = around(*all, address);
+    if (found == all->end()) continue;
+    known_address its{.what = what, .of = found->second.label};
+    if (found->second.owner != nullptr) found->second.owner->tell(its, address - found->first);
+    return its;
+  }
+  return {};
+}
+
+bool memory_book::is_others(std::uintptr_t address) {
+  using attributes_function =
+      CUresult(CUDAAPI*)(unsigned, CUpointer_attribute*, void**, CUdeviceptr);
+  static auto const attributes =
+      find_in_driver<attributes_function>("cuPointerGetAttributes", 7000);
+  unsigned type = 0;
+  CUmemoryPool pool = nullptr;
+  std::array asked{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+  std::array<void*, 2> answers{&type, &pool};
+  check_driver(attributes(asked.size(), asked.data(), answers.data(), address),
+               "cuPointerGetAttributes");
+  std::lock_guard const lock(mutex_);
+  return type != 0 && !pools_.contains(pool);  // one of these keeps it for the next allocation
+}
+
+}  // namespace escrow::inline v0_1

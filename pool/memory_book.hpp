@@ -1,0 +1,83 @@
+// Which memory is at an address: for audits of graphs.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "escrow/internal/address_lookup.hpp"
+#include "escrow/version.hpp"
+
+namespace escrow::inline v0_1 {
+
+// What has a range of addresses: a slot, or an arena.
+class ESCROW_LOCAL range_owner {
+ public:
+  // What it is, for an address at `offset` from the begin. Any thread, under the book's lock.
+  virtual void tell(known_address& its, std::size_t offset) const noexcept = 0;
+
+ protected:
+  ~range_owner() = default;
+};
+
+// What: the ranges of addresses of all slots but those of arenas, of all blocks that Escrow
+//   allocates, and of all arenas; and the last few hundred that ended.
+// Thread safety: any thread. One lock, held across no CUDA call; under it only capture_reuse's is
+//   taken.
+// Lifetime: the process's. A range is removed before its memory is freed, since the next owner may
+//   add it at once.
+// Errors: what adds throws std::bad_alloc; what removes allocates nothing.
+class ESCROW_LOCAL memory_book final : public address_lookup {
+ public:
+  [[nodiscard]] static memory_book& global();
+
+  // `label`: what it is of, for texts, also when it has ended. The owner removes the range.
+  void add_slot(range_owner const& its, void const* begin, std::size_t bytes, std::string label) {
+    add(slots_, begin, bytes, {.label = std::move(label), .owner = &its});
+  }
+  void remove_slot(void const* begin) noexcept { end(slots_, begin); }
+  void add_arena(range_owner const& its, void const* begin, std::size_t bytes, std::string label) {
+    add(arenas_, begin, bytes, {.label = std::move(label), .owner = &its});
+  }
+  void remove_arena(void const* begin) noexcept { end(arenas_, begin); }
+  void add_block(void const* begin, std::size_t bytes) { add(blocks_, begin, bytes, {}); }
+  void remove_block(void const* begin) noexcept { end(blocks_, begin); }
+  void restore_block(void const* begin) noexcept;  // it was not freed after all
+
+  // A pool of CUDA that Escrow has made.
+  void add_pool(cudaMemPool_t made);
+  void remove_pool(cudaMemPool_t doomed) noexcept;
+
+  [[nodiscard]] known_address find(std::uintptr_t address) override;
+  [[nodiscard]] bool is_others(std::uintptr_t address) override;
+
+ private:
+  struct range {
+    std::string label = {};
+    range_owner const* owner = nullptr;
+    std::uintptr_t end = 0;
+  };
+  using ranges = std::map<std::uintptr_t, range>;  // by the begin; they do not overlap
+
+  static constexpr std::size_t ended_max = 256;
+
+  void add(ranges& to, void const* begin, std::size_t bytes, range made);
+  void end(ranges& in, void const* begin) noexcept;
+  static void forget(ranges& ended, std::uintptr_t begin, std::uintptr_t end) noexcept;
+  [[nodiscard]] static ranges::const_iterator around(ranges const& all, std::uintptr_t address);
+
+  std::mutex mutex_;  // guards all below
+  ranges slots_;
+  ranges blocks_;
+  ranges arenas_;
+  ranges ended_;  // at most ended_max; then they become the older ones
+  ranges older_;
+  std::set<cudaMemPool_t> pools_;
+};
+
+}  // namespace escrow::inline v0_1

@@ -1,0 +1,297 @@
+// Audits find each planted address that its graph does not keep, name it, and find nothing in
+// graphs that keep what they use.
+#include <escrow/graph/audit.hpp>
+#include <escrow/nodes.hpp>
+
+#include "arena_world.hpp"
+#include "graph_nodes.hpp"
+
+namespace escrow::test {
+namespace {
+
+using finding = audit_finding;
+using problem = address_problem;
+
+class Audit : public arena_world {
+ protected:
+  /// Not audited meanwhile.
+  [[nodiscard]] graph captured(auto const& enqueue) {
+    return escrow::capture(
+        stream_ref(one.get()), [&](stream_ref on) { enqueue(on.get()); },
+        capture_options(cudaStreamCaptureModeThreadLocal, audit_use::no));
+  }
+  [[nodiscard]] graph captured_use(int* address) {
+    return captured([&](cudaStream_t on) { must(launch_add(on, address, 1)); });
+  }
+  /// One finding of the kernel add.
+  static void expect_only(std::vector<finding> const& found, problem what, int const* address) {
+    ASSERT_EQ(found.size(), 1U) << describe(found);
+    EXPECT_EQ(found.front().what, what) << describe(found);
+    EXPECT_EQ(found.front().address, address);
+    EXPECT_NE(found.front().kernel.find("add_kernel"), std::string::npos) << found.front().kernel;
+    EXPECT_EQ(found.front().argument, 0U);
+    EXPECT_EQ(found.front().offset, 0U);
+    EXPECT_NE(found.front().node, nullptr);
+  }
+  static void expect_healthy(graph_ref of, std::vector<cudaGraph_t> const& bodies = {}) {
+    EXPECT_EQ(describe(audit(of, bodies)), "");
+  }
+  static void function_of_struct(cudaStream_t on, pointer_pair const& pair) {
+    launch(on, function_of<pointer_pair>(kernel_id::struct_of_pointers), {}, pair);
+  }
+
+  scratch_pool scratch{options(16)};
+};
+
+TEST_F(Audit, FindsALeaseOfBeforeTheCaptureThatIsUsedByItsAddress) {
+  auto early = scratch.claim<int>(one, values);
+  int* const address = early.data();
+  graph const uses = captured_use(address);
+  std::vector<finding> const leased = audit(uses);
+  expect_only(leased, problem::not_held, address);
+  EXPECT_NE(leased.front().text.find("a lease has"), std::string::npos) << leased.front().text;
+  EXPECT_NE(leased.front().owner.find("blocks"), std::string::npos) << leased.front().owner;
+  EXPECT_EQ(leased.front().graph, uses.get());
+
+  early.release(one);
+  std::vector<finding> const idle = audit(uses);
+  expect_only(idle, problem::not_held, address);
+  EXPECT_NE(idle.front().text.find("it is free"), std::string::npos) << idle.front().text;
+}
+
+TEST_F(Audit, FindsNothingIfTheGraphKeepsTheLeaseOrAnOwnerMayHaveIt) {
+  auto launched = scratch.claim<int>(one, values);
+  auto retained = scratch.claim<int>(one, values);
+  auto const owned = std::make_shared<lease<device_block>>(scratch.claim(one, 4096));
+  sync(one);
+  expect_healthy(captured([&](cudaStream_t on) {
+    launch(on, function_of<int*, int>(kernel_id::add), {}, launched, 1);
+  }));
+  expect_healthy(captured([&](cudaStream_t on) {
+    must(launch_add(on, retained.data(), 1));
+    worker->retire(on, std::move(retained));
+  }));
+  expect_healthy(captured([&](cudaStream_t on) {
+    must(launch_add(on, data_of(*owned), 1));
+    worker->retire(on, owned);
+  }));
+}
+
+TEST_F(Audit, FindsNothingInGraphsThatClaimWhatTheyUse) {
+  device_ints const plain(values);
+  device_buffer<int> const living(values);
+  stream_allocator allocator(options(8));
+  auto* const allocated = static_cast<int*>(allocator.allocate(one, 4096));
+  auto const work = [&](cudaStream_t on) {
+    use_scratch(scratch, on, 1);
+    use_scratch(scratch, on, 2, mebibyte);
+    must(launch_add(on, plain.data(), 1));
+    must(launch_add(on, living.data(), 1));
+    must(launch_add(on, allocated, 1));
+    must(launch_add(on, cells.data(), 1));
+    auto held = scratch.claim<int>(on, values);
+    function_of_struct(on, {held.data(), 7, held.data() + 1});
+    must(cudaMemsetAsync(held.data(), 0, 64, on));
+    must(cudaMemcpyAsync(held.data(), cells.data(), 16, cudaMemcpyDefault, on));
+  };
+  {
+    graph const source = captured(work);
+    expect_healthy(source);
+    expect_healthy(source.get());
+    expect_healthy(source.clone());
+    graph parent = captured(work);
+    parent.add_child(source);
+    parent.add_child(source);
+    expect_healthy(parent);
+    expect_healthy(parent.clone());
+    owned_graph const plain_copy = test::clone(source.get());
+    expect_healthy(plain_copy.get());
+    owned_graph const plainly = captured_plainly(work);
+    expect_healthy(plainly.get());
+    graph_exec const exec(source);
+    expect_healthy(source);
+    hoisted held = hoist(parent);
+    expect_healthy(parent);
+    held.release();
+  }
+  allocator.deallocate(one, allocated);
+  sync_all();
+}
+
+TEST_F(Audit, FindsWhatAnotherGraphHasClaimed) {
+  int* address = nullptr;
+  graph const holds =
+      captured([&](cudaStream_t on) { address = static_cast<int*>(use_scratch(scratch, on, 1)); });
+  expect_only(audit(captured_use(address)), problem::of_another_graph, address);
+  expect_healthy(holds);
+}
+
+TEST_F(Audit, FindsNothingWhereALeaseOfAnotherCaptureLives) {
+  std::optional<buffer_lease<int>> output;
+  graph const writes = captured([&](cudaStream_t on) {
+    output.emplace(scratch.claim<int>(on, values));
+    must(launch_add(on, output->data(), 1));
+  });
+  expect_healthy(captured_use(output->data()));
+  output.reset();
+}
+
+TEST_F(Audit, FindsRangesOfAnArenaThatTheGraphHasNot) {
+  scratch_pool pool(in_group());
+  int* far = nullptr;
+  graph const large = captured([&](cudaStream_t on) {
+    auto const near = pool.claim(on, mebibyte);
+    far = static_cast<int*>(use_scratch(pool, on, 1, mebibyte));
+  });
+  int* near = nullptr;
+  graph const small = captured(
+      [&](cudaStream_t on) { near = static_cast<int*>(use_scratch(pool, on, 1, mebibyte)); });
+  expect_healthy(large);
+  expect_healthy(small);
+  graph const uses = captured([&](cudaStream_t on) {
+    use_scratch(pool, on, 1, mebibyte);
+    must(launch_add(on, near, 1));
+    must(launch_add(on, far, 1));
+  });
+  std::vector<finding> const found = audit(uses);
+  expect_only(found, problem::of_another_graph, far);
+  EXPECT_NE(found.front().text.find("claimed at"), std::string::npos) << found.front().text;
+  // Behind all that is mapped.
+  int* const behind = near + (std::size_t{1} << 30) / sizeof(int);
+  expect_only(audit(captured_use(behind)), problem::freed, behind);
+}
+
+TEST_F(Audit, FindsMemoryThatIsFreed) {
+  std::optional<device_buffer<int>> buffer(std::in_place, values);
+  std::optional<scratch_pool> pool(std::in_place, options(2),
+                                   scratch_policy{.source = memory_source::cuda_malloc()});
+  int* const of_pool = pool->claim<int>(one, values).data();
+  int* const of_buffer = buffer->data();
+  graph const uses = captured_use(of_buffer);
+  graph const uses_pool = captured_use(of_pool);
+  graph const in_struct = captured([&](cudaStream_t on) {
+    function_of_struct(on, {nullptr, 7, of_buffer});
+  });
+  expect_healthy(uses);
+  buffer.reset();
+  expect_only(audit(uses), problem::freed, of_buffer);
+  std::vector<finding> const found = audit(in_struct);
+  ASSERT_EQ(found.size(), 1U) << describe(found);
+  EXPECT_EQ(found.front().what, problem::only_looks_like);
+  EXPECT_EQ(found.front().offset, offsetof(pointer_pair, second));
+  sync(one);
+  end(*pool);
+  expect_only(audit(uses_pool), problem::freed, of_pool);
+  pool.reset();
+}
+
+TEST_F(Audit, FindsAddressesInStructsCopiesAndFills) {
+  auto const early = scratch.claim<int>(one, values);
+  auto const other = scratch.claim<int>(one, values);
+  std::vector<finding> found = audit(captured([&](cudaStream_t on) {
+    function_of_struct(on, {early.data(), 7, other.data() + 3});
+    must(cudaMemsetAsync(early.data(), 0, 64, on));
+    must(cudaMemcpyAsync(early.data() + 1, cells.data(), 16, cudaMemcpyDefault, on));
+    must(cudaMemcpyAsync(cells.data(), early.data() + 2, 16, cudaMemcpyDefault, on));
+  }));
+  ASSERT_EQ(found.size(), 5U) << describe(found);
+  EXPECT_EQ(found[0].offset, 0U);
+  EXPECT_EQ(found[1].offset, offsetof(pointer_pair, second));
+  EXPECT_EQ(found[1].address, other.data() + 3);
+  EXPECT_EQ(found[2].type, cudaGraphNodeTypeMemset);
+  EXPECT_EQ(found[3].type, cudaGraphNodeTypeMemcpy);
+  EXPECT_EQ(found[3].argument, 0U);
+  EXPECT_EQ(found[4].argument, 1U);
+  for (finding const& each : found) EXPECT_EQ(each.what, problem::not_held) << each.text;
+  for (char const* const part :
+       {"struct_kernel", "offset 16", "fill", "copy, destination", "copy, source", "blocks"}) {
+    EXPECT_NE(describe(found).find(part), std::string::npos) << part << "\n" << describe(found);
+  }
+}
+
+TEST_F(Audit, LooksIntoChildGraphsAndBodies) {
+  auto const early = scratch.claim<int>(one, values);
+  graph parent;
+  parent.add_child(captured_use(early.data()));
+  std::vector<finding> const in_child = audit(parent);
+  expect_only(in_child, problem::not_held, early.data());
+  EXPECT_NE(in_child.front().graph, parent.get());
+
+  graph whole;
+  auto const bodies =
+      add_conditional_node(whole.get(), make_condition(whole.get(), 1), cudaGraphCondTypeIf).bodies;
+  capture_into(bodies.front(), [&](cudaStream_t on) { must(launch_add(on, early.data(), 1)); });
+  EXPECT_TRUE(audit(whole).empty());  // CUDA does not tell them
+  std::vector<finding> const in_body = audit(whole, bodies);
+  expect_only(in_body, problem::not_held, early.data());
+  EXPECT_EQ(in_body.front().graph, bodies.front());
+
+  graph by_hand;
+  auto const condition = build(by_hand).make_condition(1);
+  auto const made = build(by_hand).add(if_node(condition));
+  auto shared = scratch.claim<int>(one, values);
+  made.body().add(kernel_node(function_of<int*, int>(kernel_id::add), {}, shared, 1));
+  expect_healthy(by_hand);
+  made.body().add(kernel_node(function_of<int*, int>(kernel_id::add), {}, early.data(), 1));
+  EXPECT_TRUE(audit(by_hand).empty()) << "an owner in the graph might have the lease";
+}
+
+TEST_F(Audit, IsAnOptionOfCapturesAndExecs) {
+  auto const early = scratch.claim<int>(one, values);
+  auto const use = [&](stream_ref on) { must(launch_add(on.get(), early.data(), 1)); };
+  auto const options = [](audit_use audited) {
+    return capture_options(cudaStreamCaptureModeThreadLocal, audited);
+  };
+  graph const uses = escrow::capture(stream_ref(one.get()), use, options(audit_use::no));
+  auto const refused = [&](audit_use audited) {
+    expect_error<usage_error>(
+        [&] { return escrow::capture(stream_ref(one.get()), use, options(audited)); },
+        {"audit_test.cpp", "capture_scope::end", "add_kernel", "a lease has"});
+  };
+  refused(audit_use::yes);
+  if (is_simulated()) refused(audit_use::by_default);
+  expect_error<usage_error>(
+      [&] { return graph_exec(uses, instantiate_options{.audit = audit_use::yes}); },
+      {"audit_test.cpp", "graph_exec::graph_exec", "add_kernel", "a lease has"});
+  graph_exec const exec(uses);
+  std::optional<device_buffer<int>> buffer(std::in_place, values);
+  int* const freed = buffer->data();
+  buffer.reset();
+  auto const use_freed = [&](stream_ref on) { must(launch_add(on.get(), freed, 1)); };
+  expect_error<usage_error>(
+      [&] { return escrow::capture(stream_ref(one.get()), use_freed, options(audit_use::yes)); },
+      {"is freed"});
+}
+
+TEST_F(Audit, OfAParkedGroupIsRefused) {
+  scratch_pool pool(in_group());
+  graph_exec exec(captured([&](cudaStream_t on) { use_scratch(pool, on, 1); }));
+  graph const source = captured([&](cudaStream_t on) { use_scratch(pool, on, 1); });
+  group->park();
+  expect_error<usage_error>([&] { return audit(source); }, {"audit", "is parked"});
+  group->unpark();
+  expect_healthy(source);
+}
+
+TEST_F(Audit, ChangesNothingOfTheCallers) {
+  auto const early = scratch.claim<int>(one, values);
+  graph const uses = captured_use(early.data());
+  expect_error<usage_error>([] { return audit(cudaGraph_t{}); }, {"audit", "null"});
+  int before = -1;
+  must(cudaGetDevice(&before));
+  {
+    test::capture open{two, cudaStreamCaptureModeGlobal};
+    must(launch_tiny(two));
+    EXPECT_EQ(audit(uses).size(), 1U);
+    must(open.end());
+  }
+  ASSERT_EQ(cudaMalloc(nullptr, 1), cudaErrorInvalidValue);
+  EXPECT_EQ(audit(uses).size(), 1U);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+  int after = -1;
+  must(cudaGetDevice(&after));
+  EXPECT_EQ(after, before);
+}
+
+}  // namespace
+}  // namespace escrow::test
