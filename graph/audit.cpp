@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "audited_call.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/address_lookup.hpp"
 #include "escrow/internal/driver.hpp"
@@ -38,7 +39,7 @@ struct suspect {
 // Lifetime: of the call.
 class auditor {
  public:
-  explicit auditor(address_lookup& lookup) : lookup_(lookup) {}
+  auditor(address_lookup& lookup, bool with_freed) : lookup_(lookup), with_freed_(with_freed) {}
 
   // With its child graphs, at any depth.
   void walk(char const* call, cudaGraph_t root);
@@ -52,6 +53,7 @@ class auditor {
   [[nodiscard]] audit_finding finding_of(suspect const& found, address_problem what);
 
   address_lookup& lookup_;
+  bool const with_freed_;
   node_words words_;
   group_pins pins_;
   std::vector<cudaGraph_t> graphs_;
@@ -79,7 +81,9 @@ void auditor::walk(char const* call, cudaGraph_t root) {
         constexpr std::uint64_t least = 1U << 16U;
         if (each.value < least) continue;
         known_address its = lookup_.find(each.value);
+        bool const is_freed = its.what == kind::freed || its.what == kind::unmapped;
         if (its.what == kind::unknown || its.what == kind::block) continue;
+        if (is_freed && !with_freed_) continue;
         suspects_.push_back({graph, node, type, each, std::move(its)});
       }
     }
@@ -211,26 +215,29 @@ audit_finding auditor::finding_of(suspect const& found, address_problem what) {
 
 }  // namespace
 
+std::vector<audit_finding> audit_for(char const* call, graph_ref const& graph,
+                                     std::span<cudaGraph_t const> bodies, bool with_freed) {
+  if (graph.get() == nullptr) {
+    throw usage_error(call, "the graph is null: it was moved from or detached",
+                      "pass a graph that exists");
+  }
+  address_lookup* const lookup = address_lookup::known();
+  if (lookup == nullptr) return {};
+  std::vector<cudaGraph_t> roots{graph.get()};
+  auto const add = [&roots](cudaGraph_t each) {
+    if (std::ranges::find(roots, each) == roots.end()) roots.push_back(each);
+  };
+  if (graph.core() != nullptr) std::ranges::for_each(graph.core()->bodies, add);
+  std::ranges::for_each(bodies, add);
+  auditor its(*lookup, with_freed);
+  for (cudaGraph_t const each : roots) its.walk(call, each);
+  return its.judge_all();
+}
+
 std::vector<audit_finding> audit(graph_ref graph, std::span<cudaGraph_t const> bodies,
                                  source_location where) {
   constexpr char const* call = "audit";
-  return detail::called_at(call, where, [&]() -> std::vector<audit_finding> {
-    if (graph.get() == nullptr) {
-      throw usage_error(call, "the graph is null: it was moved from or detached",
-                        "pass a graph that exists");
-    }
-    address_lookup* const lookup = address_lookup::known();
-    if (lookup == nullptr) return {};
-    std::vector<cudaGraph_t> roots{graph.get()};
-    auto const add = [&roots](cudaGraph_t each) {
-      if (std::ranges::find(roots, each) == roots.end()) roots.push_back(each);
-    };
-    if (graph.core() != nullptr) std::ranges::for_each(graph.core()->bodies, add);
-    std::ranges::for_each(bodies, add);
-    auditor its(*lookup);
-    for (cudaGraph_t const each : roots) its.walk(call, each);
-    return its.judge_all();
-  });
+  return detail::called_at(call, where, [&] { return audit_for(call, graph, bodies, true); });
 }
 
 std::string describe(std::span<audit_finding const> findings) {

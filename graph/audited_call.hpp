@@ -5,18 +5,25 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_1 {
 
 class graph_ref;
+struct audit_finding;
 enum class audit_use : std::uint8_t;
+
+// As audit(), for a function `call`. `with_freed`: without, what is freed is not looked at.
+[[nodiscard]] std::vector<audit_finding> audit_for(char const* call, graph_ref const& graph,
+                                                   std::span<cudaGraph_t const> bodies,
+                                                   bool with_freed);
 
 enum class audited_call : std::uint8_t { capture, instantiate };
 
 // Throws usage_error, naming `call`, if the graph is to be audited and something is found, and as
-// audit().
+// audit(). By default nothing is audited while a sharing group is parked.
 void refuse_audited(char const* call, graph_ref const& graph, audit_use use, audited_call what,
                     std::span<cudaGraph_t const> bodies = {});
 

@@ -8,6 +8,7 @@
 #include "audited_call.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/graph/audit.hpp"
+#include "escrow/internal/parked_group.hpp"
 
 // There if the simulated runtime is linked in the runtime's place.
 extern "C" [[gnu::weak, gnu::visibility("hidden")]] char const escrow_simulated_runtime;
@@ -38,10 +39,10 @@ void refuse_audited(char const* call, graph_ref const& graph, audit_use use, aud
                     std::span<cudaGraph_t const> bodies) {
   refusal const refused = refusal_of(use, what);
   if (refused == refusal::nothing) return;
-  std::vector<audit_finding> found = audit(graph, bodies);
-  std::erase_if(found, [refused](audit_finding const& each) {
-    return each.what == address_problem::only_looks_like ||
-           (each.what == address_problem::freed && refused != refusal::all);
+  if (use == audit_use::by_default && is_any_parked()) return;
+  std::vector<audit_finding> found = audit_for(call, graph, bodies, refused == refusal::all);
+  std::erase_if(found, [](audit_finding const& each) {
+    return each.what == address_problem::only_looks_like;
   });
   if (found.empty()) return;
   std::string const& text = found.front().text;

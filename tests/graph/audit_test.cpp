@@ -77,6 +77,15 @@ TEST_F(Audit, FindsNothingIfTheGraphKeepsTheLeaseOrAnOwnerMayHaveIt) {
   }));
 }
 
+TEST_F(Audit, FindsNothingIfANodeHasAShare) {
+  auto shared = scratch.claim<int>(one, values);
+  graph by_hand;
+  build(by_hand).add(kernel_node(function_of<int*, int>(kernel_id::add), {}, shared, 1));
+  expect_healthy(by_hand);
+  shared.release(one);
+  expect_healthy(by_hand);
+}
+
 TEST_F(Audit, FindsNothingInGraphsThatClaimWhatTheyUse) {
   device_ints const plain(values);
   device_buffer<int> const living(values);
@@ -154,6 +163,7 @@ TEST_F(Audit, FindsRangesOfAnArenaThatTheGraphHasNot) {
     must(launch_add(on, far, 1));
   });
   std::vector<finding> const found = audit(uses);
+  ASSERT_EQ(found.size(), 1U) << describe(found);
   expect_only(found, problem::of_another_graph, far);
   EXPECT_NE(found.front().text.find("claimed at"), std::string::npos) << found.front().text;
   // Behind all that is mapped.
