@@ -27,9 +27,10 @@ struct torch_calls {
   }
 };
 
+// A function, or a handle of CUDA.
 template <class Function>
-Function function_at(std::uintptr_t address) {
-  return reinterpret_cast<Function>(address);
+Function at_address(std::uintptr_t address) {
+  return reinterpret_cast<Function>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
 }  // namespace
@@ -39,17 +40,22 @@ void add_torch_calls(nb::module_& to) {
   nb::class_<torch_calls> calls(to, "_TorchCalls");
   calls.def("__init__", [](torch_calls* place, std::uintptr_t enter, std::uintptr_t leave,
                            std::uintptr_t error) {
-    new (place) torch_calls{function_at<decltype(torch_calls::enter_turn)>(enter),
-                            function_at<decltype(torch_calls::leave_turn)>(leave),
-                            function_at<decltype(torch_calls::error)>(error)};
+    new (place) torch_calls{at_address<decltype(torch_calls::enter_turn)>(enter),
+                            at_address<decltype(torch_calls::leave_turn)>(leave),
+                            at_address<decltype(torch_calls::error)>(error)};
   });
-  calls.def("enter", [](torch_calls const& its, nb::handle held, std::uintptr_t stream) {
-    its.must(its.enter_turn(torch_calls::held_of(held),
-                            function_at<cudaStream_t>(stream)));  // NOLINT: CUDA's handle
-  });
-  calls.def("leave", [](torch_calls const& its, nb::handle held) {
-    its.must(its.leave_turn(torch_calls::held_of(held)));
-  });
+  calls.def(
+      "enter",
+      [](torch_calls const& its, nb::handle held, std::uintptr_t stream) {
+        its.must(its.enter_turn(torch_calls::held_of(held), at_address<cudaStream_t>(stream)));
+      },
+      "held"_a.none(), "stream"_a);
+  calls.def(
+      "leave",
+      [](torch_calls const& its, nb::handle held) {
+        its.must(its.leave_turn(torch_calls::held_of(held)));
+      },
+      "held"_a.none());
 }
 
 }  // namespace escrow::python
