@@ -78,6 +78,29 @@ std::string change_note(cudaError_t status, cudaGraphNode_t changed,
   return kernel_note(status, params);
 }
 
+bool is_refusal(cudaError_t status) noexcept {
+  return status == cudaErrorInvalidValue || status == cudaErrorNotSupported ||
+         status == cudaErrorGraphExecUpdateFailure;
+}
+
+cudaGraphNodeParams child_params() {
+  cudaGraphNodeParams params{};
+  params.type = cudaGraphNodeTypeGraph;
+  return params;
+}
+
+// Why CUDA refuses to disable a node of an exec, or to tell whether it is.
+std::string switch_note(cudaError_t status, cudaGraphNode_t asked) {
+  cudaGraphNodeType type{};
+  if (status != cudaErrorInvalidValue || !succeeded(cudaGraphNodeGetType(asked, &type))) return "";
+  if (type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemset ||
+      type == cudaGraphNodeTypeMemcpy) {
+    return "the node is younger than the exec: make another graph_exec";
+  }
+  return std::string("the node is of kind ") + name_of(type) +
+         ": CUDA disables kernels, memsets and memcpies only";
+}
+
 std::string destroy_note(cudaError_t status) {
   if (status != cudaErrorNotSupported) return "";
   return "CUDA removes no node from a graph with memory nodes: build the graph anew, without it";
@@ -108,7 +131,12 @@ graph_core& graph_builder_ref::require(char const* call) const {
   if (standing_ == standing::destroyed) {
     throw usage_error(call, "the node was destroyed", "use it before its destroy()");
   }
-  return detail::require_graph(call, core_.lock().get());
+  graph_core& core = detail::require_graph(call, core_.lock().get());
+  if (!core.has(in_)) {
+    throw usage_error(call, "the node, or place, is in a body that was destroyed with its node",
+                      "use it before the destroy() of the conditional node");
+  }
+  return core;
 }
 
 void graph_builder_ref::require_beside(char const* call, std::string const& argument,
@@ -178,7 +206,7 @@ conditional_node graph_builder_ref::add(conditional_kind const& kind, source_loc
     node const made = add_node(core, draft);
     for (unsigned i = 0; i < kind.bodies; ++i) {
       cudaGraph_t const body = params.conditional.phGraph_out[i];
-      core.bodies.push_back(body);
+      core.bodies.push_back({made.get(), body});
       bodies.push_back(body_graph(core_.lock(), body));
     }
     return {made, std::move(bodies)};
@@ -244,16 +272,14 @@ void node::set_params_in(graph_exec& exec, detail::node_draft& draft) const {
   auto const call = [&] { exec.set_node(get(), draft.params, std::move(draft.payload)); };
   with_note(call, [&](cudaError_t status) {
     std::string known = change_note(status, get(), draft.params);
-    bool const is_refused = status == cudaErrorInvalidValue || status == cudaErrorNotSupported;
-    if (!known.empty() || !is_refused) return known;
+    if (!known.empty() || !is_refusal(status)) return known;
     return std::string(
         "the node is younger than the exec, or CUDA cannot change it so in one: change the node, "
         "and make another graph_exec");
   });
 }
 
-graph_core& node::core_in(graph_exec const& exec) const {
-  constexpr char const* call = "set";
+graph_core& node::core_in(char const* call, graph_exec const& exec) const {
   std::shared_ptr<graph_core> const source = exec.source(call);
   if (standing_ != standing::there) return require(call);  // which throws
   bool const is_there = source != nullptr && source->native() != nullptr;
@@ -266,15 +292,55 @@ graph_core& node::core_in(graph_exec const& exec) const {
 void node::destroy(source_location where) const {
   detail::called_at("node::destroy", where, [&] {
     graph_core& core = require("node::destroy");
-    cudaGraphNodeType type{};
-    check(cudaGraphNodeGetType(get(), &type), "cudaGraphNodeGetType");
-    if (type == cudaGraphNodeTypeConditional) {
-      throw usage_error("node::destroy", "the node is conditional",
-                        "build the graph anew: CUDA cannot instantiate one whose condition has no "
-                        "node");
-    }
     with_note([&] { core.destroy(get()); }, destroy_note);
     standing_ = standing::destroyed;
+  });
+}
+
+void node::set(child_kind const& kind, source_location where) const {
+  constexpr char const* call = "node::set";
+  detail::called_at(call, where, [&] {
+    graph_core& core = require(call);
+    with_note([&] { graph::embed_anew(call, kind.child.get(), core, in_, get()); },
+              [&](cudaError_t status) { return change_note(status, get(), child_params()); });
+  });
+}
+
+void set(graph_exec& exec, node const& changed, child_kind const& kind, source_location where) {
+  constexpr char const* call = "set";
+  detail::called_at(call, where, [&] {
+    static_cast<void>(changed.core_in(call, exec));
+    with_note([&] { exec.set_child(changed.get(), kind.child.get()); },
+              [&](cudaError_t status) {
+                std::string const known = change_note(status, changed.get(), child_params());
+                if (!known.empty() || !is_refusal(status)) return known;
+                return std::string(
+                    "the graph of `kind` must have the nodes and edges of the one that the exec "
+                    "runs, and the node must not be younger than the exec: else change the node by "
+                    "node::set, and make another graph_exec");
+              });
+  });
+}
+
+void set_enabled(graph_exec& exec, node const& changed, bool is_enabled, source_location where) {
+  constexpr char const* call = "set_enabled";
+  detail::called_at(call, where, [&] {
+    static_cast<void>(changed.core_in(call, exec));
+    with_note([&] { exec.set_enabled(changed.get(), is_enabled); },
+              [&](cudaError_t status) { return switch_note(status, changed.get()); });
+  });
+}
+
+bool is_enabled(graph_exec const& exec, node const& asked, source_location where) {
+  constexpr char const* call = "is_enabled";
+  return detail::called_at(call, where, [&] {
+    static_cast<void>(asked.core_in(call, exec));
+    unsigned is_it = 0;
+    auto const ask = [&] {
+      check(cudaGraphNodeGetEnabled(exec.get(), asked.get(), &is_it), "cudaGraphNodeGetEnabled");
+    };
+    with_note(ask, [&](cudaError_t status) { return switch_note(status, asked.get()); });
+    return is_it != 0;
   });
 }
 

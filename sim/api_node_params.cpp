@@ -1,5 +1,6 @@
 // What nodes of graphs do: read back, and set again.
 #include "api.hpp"
+#include "families.hpp"
 #include "graph_memory.hpp"
 #include "graphs.hpp"
 #include "nodes.hpp"
@@ -44,6 +45,24 @@ cudaError_t set_with(char const* name, cudaGraphNode_t node, cudaGraphNodeType t
                      Params const* params) {
   return set(name, node, type, [&](work& what) {
     return params == nullptr ? cudaErrorInvalidValue : make_work(*params, what);
+  });
+}
+
+// The copy that was there goes, with its references, before the call returns.
+cudaError_t set_child(char const* name, cudaGraphNode_t node, cudaGraph_t child) {
+  return call(name, outlives_fault, [&](api_call& c) {
+    auto* const old = node == nullptr ? nullptr : std::get_if<child_work>(&node->what);
+    if (old == nullptr) return cudaErrorInvalidValue;
+    work what;
+    auto const error = make_child_work(*node->graph, child, false, what);
+    if (error != cudaSuccess) return error;
+    enter_families(c, *old->graph);
+    dismantle(old->graph, c.reclaimed);
+    node->what = std::move(what);
+    auto const& made = std::get<child_work>(node->what).graph;
+    made->parent = node->graph;
+    enter_links(c, *made);
+    return cudaSuccess;
   });
 }
 
@@ -149,6 +168,7 @@ cudaError_t CUDARTAPI cudaGraphEventWaitNodeSetEvent(cudaGraphNode_t node, cudaE
 
 cudaError_t CUDARTAPI cudaGraphNodeSetParams(cudaGraphNode_t node, cudaGraphNodeParams* params) {
   auto const type = params == nullptr ? cudaGraphNodeTypeEmpty : params->type;
+  if (type == cudaGraphNodeTypeGraph) return set_child(__func__, node, params->graph.graph);
   return set_with(__func__, node, type, params);
 }
 }

@@ -248,6 +248,53 @@ TEST_F(ExecParams, OfAChildMustHaveItsShapeAndTheExecTheNode) {
   EXPECT_NE(set(exec, add_kernel(graph, tiny_call()), tiny_call()), cudaSuccess);
 }
 
+TEST_F(NodeParams, OfAChildAreAnyGraphWhichIsCopied) {
+  witness seen;
+  auto* const node = add_child(graph, chain({add_call(pinned.data(), 1)}));
+  cudaGraph_t before = nullptr;
+  must(cudaGraphChildGraphNodeGetGraph(node, &before));
+  seen.move_to(before);
+  cudaGraphNodeParams params = params_of(cudaGraphNodeTypeGraph);
+  {
+    owned_graph const longer = chain({add_call(pinned.data(), 10), add_call(pinned.data(), 100)});
+    params.graph.graph = longer;
+    must(cudaGraphNodeSetParams(node, &params));
+  }
+  EXPECT_TRUE(seen.ran_here()) << "inside the call";
+  run(graph, stream);
+  EXPECT_EQ(pinned.load(), 110);
+  auto* const other = add_kernel(graph, tiny_call());
+  params.graph.graph = chain({tiny_call()});
+  EXPECT_NE(tried(cudaGraphNodeSetParams(other, &params)), cudaSuccess);
+  owned_graph const conditional = make_graph();
+  static_cast<void>(
+      add_conditional_node(conditional, make_condition(conditional, 1), cudaGraphCondTypeIf));
+  params.graph.graph = conditional;
+  EXPECT_EQ(tried(cudaGraphNodeSetParams(node, &params)), cudaErrorNotSupported);
+}
+
+TEST_F(ExecParams, OfANodeInAChildMayChangeAndItMayBeDisabled) {
+  auto* const node = add_child(graph, chain({add_call(pinned.data(), 1)}));
+  cudaGraph_t inner = nullptr;
+  must(cudaGraphChildGraphNodeGetGraph(node, &inner));
+  cudaGraphNode_t inside = nullptr;
+  std::size_t count = 1;
+  must(cudaGraphGetNodes(inner, &inside, &count));
+  owned_exec const exec = instantiate(graph);
+  EXPECT_EQ(set(exec, inside, add_call(pinned.data(), 10)), cudaSuccess);
+  run(exec, stream);
+  EXPECT_EQ(pinned.load(), 10);
+  EXPECT_EQ(cudaGraphNodeSetEnabled(exec, inside, 0), cudaSuccess);
+  EXPECT_NE(tried(cudaGraphNodeSetEnabled(exec, node, 0)), cudaSuccess);
+  EXPECT_EQ(set(exec, inside, add_call(pinned.data(), 100)), cudaSuccess);
+  EXPECT_EQ(update(exec, graph), cudaSuccess);
+  run(exec, stream);
+  EXPECT_EQ(pinned.load(), 10) << "still disabled";
+  EXPECT_EQ(cudaGraphNodeSetEnabled(exec, inside, 1), cudaSuccess);
+  run(exec, stream);
+  EXPECT_EQ(pinned.load(), 11) << "with what the update gave it";
+}
+
 TEST_F(ExecParams, AnUpdateOfTheWholeMayReverseACopy) {
   add_copy(graph, pinned.data(), memory.data(), sizeof(int));
   owned_exec const exec = instantiate(graph);

@@ -92,15 +92,6 @@ TEST_F(BuildMisuse, ParametersOfAnotherKindAreRefusedAndChangeNothing) {
   EXPECT_EQ(device.read()[0], 1);
 }
 
-TEST_F(BuildMisuse, DestroyingAConditionalNodeIsRefused) {
-  condition const always = build(*built).make_condition(1);
-  conditional_node const made = build(*built).add(if_node(always));
-  expect_refused([&] { made.destroy(); }, "node::destroy", "conditional");
-  add_to(made.body(), 0);
-  run(*built);
-  EXPECT_EQ(cells.load(), 1);
-}
-
 TEST_F(BuildMisuse, AConditionOfAnotherGraphOrBodyIsRefused) {
   graph other(*worker);
   condition const of_other = build(other).make_condition(1);
