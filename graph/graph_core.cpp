@@ -16,6 +16,7 @@
 #include "escrow/internal/parked_group.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 #include "graph_tree.hpp"
+#include "kernel_attributes.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -39,6 +40,11 @@ void destroy(Handle doomed, cudaError_t (*end)(Handle), char const* api) noexcep
     its.core().count_leaked();
     its.core().report(status, api);
   }
+}
+
+cudaKernelNodeParams kernel_params_of(cudaGraphNodeParams const& params) noexcept {
+  auto const& its = params.kernel;
+  return {its.func, its.gridDim, its.blockDim, its.sharedMemBytes, its.kernelParams, nullptr};
 }
 
 }  // namespace
@@ -174,13 +180,15 @@ void graph_core::keep_after(Call const& call, retired_object::loan payload) {
 }
 
 cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,
-                                cudaGraphNodeParams& params, retired_object::loan payload) {
+                                cudaGraphNodeParams& params, retired_object::loan payload,
+                                std::span<cudaLaunchAttribute const> attributes) {
   cudaGraphNode_t made = nullptr;
+  if (!attributes.empty()) {
+    try_attributes(new_graph().get(), kernel_params_of(params), attributes);
+  }
   auto const call = [&] {
     if (params.type == cudaGraphNodeTypeKernel) {  // most are, and this call is faster
-      auto const& kernel = params.kernel;
-      cudaKernelNodeParams const its{kernel.func,           kernel.gridDim,      kernel.blockDim,
-                                     kernel.sharedMemBytes, kernel.kernelParams, nullptr};
+      cudaKernelNodeParams const its = kernel_params_of(params);
       check(cudaGraphAddKernelNode(&made, in, after.data(), after.size(), &its),
             "cudaGraphAddKernelNode");
     } else {
@@ -190,20 +198,34 @@ cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const>
     }
     return made;
   };
-  if (payload == nullptr) return call();
-  keep_after(call, std::move(payload));
+  if (payload == nullptr) {
+    call();
+  } else {
+    keep_after(call, std::move(payload));
+  }
+  try {
+    give_attributes(made, attributes);
+  } catch (cuda_error const&) {
+    destroy(made);
+    throw;
+  }
   return made;
 }
 
 void graph_core::set(cudaGraphNode_t changed, cudaGraphNodeParams& params,
-                     retired_object::loan payload) {
+                     retired_object::loan payload,
+                     std::span<cudaLaunchAttribute const> attributes) {
   refuse_parked_groups("set", native());
+  if (!attributes.empty()) {
+    try_attributes(new_graph().get(), kernel_params_of(params), attributes);
+  }
   auto const call = [&] {
-    check(cudaGraphNodeSetParams(changed, &params), "cudaGraphNodeSetParams");
+    change_for_attributes(changed, params, attributes);
     return changed;
   };
   keep_after(call, std::move(payload));
   is_changed_ = true;
+  give_attributes(changed, attributes);
 }
 
 bool graph_core::has(cudaGraph_t in) const noexcept {

@@ -69,8 +69,10 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
 
   // For the graph and its bodies. Throw cuda_error, std::bad_alloc, and then have changed nothing.
   [[nodiscard]] cudaGraphNode_t add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,
-                                    cudaGraphNodeParams& params, retired_object::loan payload);
-  void set(cudaGraphNode_t changed, cudaGraphNodeParams& params, retired_object::loan payload);
+                                    cudaGraphNodeParams& params, retired_object::loan payload,
+                                    std::span<cudaLaunchAttribute const> attributes = {});
+  void set(cudaGraphNode_t changed, cudaGraphNodeParams& params, retired_object::loan payload,
+           std::span<cudaLaunchAttribute const> attributes = {});
   // Also takes off the graph what the node kept; if that fails, seal() does. A conditional node's
   // bodies go with it.
   void destroy(cudaGraphNode_t doomed);

@@ -1,111 +1,14 @@
 // Adding nodes; what they keep is graph_core's.
 #include "escrow/nodes/build.hpp"
 
-#include <algorithm>
-#include <array>
-
 #include "escrow/detail/cuda12.hpp"
 #include "graph_core.hpp"
+#include "node_notes.hpp"
 
 namespace escrow::inline v0_1 {
 
 namespace {
 constexpr char const* adding = "graph_builder_ref::add";
-
-char const* name_of(cudaGraphNodeType type) noexcept {
-  static constexpr std::array<std::pair<cudaGraphNodeType, char const*>, 11> names{
-      {{cudaGraphNodeTypeKernel, "kernel"},
-       {cudaGraphNodeTypeMemcpy, "memcpy"},
-       {cudaGraphNodeTypeMemset, "memset"},
-       {cudaGraphNodeTypeHost, "host"},
-       {cudaGraphNodeTypeGraph, "child"},
-       {cudaGraphNodeTypeEmpty, "empty"},
-       {cudaGraphNodeTypeWaitEvent, "wait"},
-       {cudaGraphNodeTypeEventRecord, "record"},
-       {cudaGraphNodeTypeMemAlloc, "alloc"},
-       {cudaGraphNodeTypeMemFree, "free"},
-       {cudaGraphNodeTypeConditional, "conditional"}}};
-  auto const is_it = [type](auto const& each) { return each.first == type; };
-  auto const* const found = std::ranges::find_if(names, is_it);
-  return found == names.end() ? "other" : found->second;
-}
-
-// Calls `call`; a cuda_error that leaves it gets what `note` tells of its status.
-template <class Call, class Note>
-decltype(auto) with_note(Call const& call, Note const& note) {
-  try {
-    return call();
-  } catch (cuda_error const& failed) {
-    std::string const text = note(failed.status());
-    if (text.empty()) throw;
-    throw cuda_error(failed.status(), failed.api(), failed.where(), text);
-  }
-}
-
-// Why CUDA refuses a kernel of this shape, if it is one.
-std::string kernel_note(cudaError_t status, cudaGraphNodeParams const& params) {
-  if (params.type != cudaGraphNodeTypeKernel) return "";
-  auto const& its = params.kernel;
-  launch_config const config{
-      .grid = its.gridDim, .block = its.blockDim, .shared_bytes = its.sharedMemBytes};
-  return detail::misfit_note(status, kernel(static_cast<void const*>(its.func)), config);
-}
-
-// Why CUDA refuses to add a node with these parameters, if that is known.
-std::string add_note(cudaError_t status, cudaGraphNodeParams const& params) {
-  if (params.type != cudaGraphNodeTypeMemFree || status != cudaErrorInvalidValue) {
-    return kernel_note(status, params);
-  }
-  return "`address` is not memory of an alloc_node, or another node frees it: free each allocation "
-         "once, by its address()";
-}
-
-// Why CUDA refuses these parameters for a node that is there, if that is known.
-std::string change_note(cudaError_t status, cudaGraphNode_t changed,
-                        cudaGraphNodeParams const& params) {
-  if (status != cudaErrorInvalidValue && status != cudaErrorNotSupported) {
-    return kernel_note(status, params);
-  }
-  cudaGraphNodeType type{};
-  if (!succeeded(cudaGraphNodeGetType(changed, &type))) return "";
-  if (type != params.type) {
-    return std::string("the node is of kind ") + name_of(type) + ", `kind` is of kind " +
-           name_of(params.type) + ": destroy the node, and add another";
-  }
-  if (type == cudaGraphNodeTypeMemFree) {
-    return "CUDA does not change a node that frees memory: destroy it, and add another";
-  }
-  return kernel_note(status, params);
-}
-
-bool is_refusal(cudaError_t status) noexcept {
-  return status == cudaErrorInvalidValue || status == cudaErrorNotSupported ||
-         status == cudaErrorGraphExecUpdateFailure;
-}
-
-cudaGraphNodeParams child_params() {
-  cudaGraphNodeParams params{};
-  params.type = cudaGraphNodeTypeGraph;
-  return params;
-}
-
-// Why CUDA refuses to disable a node of an exec, or to tell whether it is.
-std::string switch_note(cudaError_t status, cudaGraphNode_t asked) {
-  cudaGraphNodeType type{};
-  if (status != cudaErrorInvalidValue || !succeeded(cudaGraphNodeGetType(asked, &type))) return "";
-  if (type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemset ||
-      type == cudaGraphNodeTypeMemcpy) {
-    return "the node is younger than the exec: make another graph_exec";
-  }
-  return std::string("the node is of kind ") + name_of(type) +
-         ": CUDA disables kernels, memsets and memcpies only";
-}
-
-std::string destroy_note(cudaError_t status) {
-  if (status != cudaErrorNotSupported) return "";
-  return "CUDA removes no node from a graph with memory nodes: build the graph anew, without it";
-}
-
 }  // namespace
 
 graph_builder_ref::graph_builder_ref(graph const& into) noexcept
@@ -165,7 +68,8 @@ node graph_builder_ref::node_of(cudaGraphNode_t handle) const noexcept {
 node graph_builder_ref::add_node(graph_core& core, detail::node_draft& draft) const {
   std::size_t const count = after_ == nullptr ? 0 : 1;
   auto const call = [&] {
-    return core.add(in_, {&after_, count}, draft.params, std::move(draft.payload));
+    return core.add(in_, {&after_, count}, draft.params, std::move(draft.payload),
+                    draft.attributes);
   };
   return node_of(
       with_note(call, [&](cudaError_t status) { return add_note(status, draft.params); }));
@@ -174,6 +78,8 @@ node graph_builder_ref::add_node(graph_core& core, detail::node_draft& draft) co
 allocation graph_builder_ref::add(alloc_kind const& kind, source_location where) const {
   return detail::called_at(adding, where, [&]() -> allocation {
     detail::node_draft draft{kind.params, {}};
+    draft.params.alloc.accessDescs = kind.access.data();
+    draft.params.alloc.accessDescCount = kind.access.size();
     node const made = add_node(require(adding), draft);
     return {made, draft.params.alloc.dptr, draft.params.alloc.bytesize};
   });
@@ -247,100 +153,6 @@ cudaGraph_t body_graph::get(source_location where) const {
   return detail::called_at("body_graph::get", where, [&]() -> cudaGraph_t {
     static_cast<void>(require("body_graph::get").expose());
     return in_;
-  });
-}
-
-node const& node::after(node const& other, source_location where) const {
-  constexpr char const* call = "node::after";
-  detail::called_at(call, where, [&] {
-    static_cast<void>(require(call));
-    require_beside(call, "`other`", other);
-    check(cudaGraphAddDependencies(in_, &other.after_, &after_, nullptr, 1),
-          "cudaGraphAddDependencies");
-  });
-  return *this;
-}
-
-void node::set_params(detail::node_draft& draft) const {
-  auto const call = [&] {
-    require("node::set").set(get(), draft.params, std::move(draft.payload));
-  };
-  with_note(call, [&](cudaError_t status) { return change_note(status, get(), draft.params); });
-}
-
-void node::set_params_in(graph_exec& exec, detail::node_draft& draft) const {
-  auto const call = [&] { exec.set_node(get(), draft.params, std::move(draft.payload)); };
-  with_note(call, [&](cudaError_t status) {
-    std::string known = change_note(status, get(), draft.params);
-    if (!known.empty() || !is_refusal(status)) return known;
-    return std::string(
-        "the node is younger than the exec, or CUDA cannot change it so in one: change the node, "
-        "and make another graph_exec");
-  });
-}
-
-graph_core& node::core_in(char const* call, graph_exec const& exec) const {
-  std::shared_ptr<graph_core> const source = exec.source(call);
-  if (standing_ != standing::there) return require(call);  // which throws
-  bool const is_there = source != nullptr && source->native() != nullptr;
-  if (is_there && core_.lock() == source) return *source;
-  throw usage_error(
-      call, "the node is not of the graph that the exec was created from, or that is destroyed",
-      "make the exec of a `graph`, and keep that while nodes of it are used");
-}
-
-void node::destroy(source_location where) const {
-  detail::called_at("node::destroy", where, [&] {
-    graph_core& core = require("node::destroy");
-    with_note([&] { core.destroy(get()); }, destroy_note);
-    standing_ = standing::destroyed;
-  });
-}
-
-void node::set(child_kind const& kind, source_location where) const {
-  constexpr char const* call = "node::set";
-  detail::called_at(call, where, [&] {
-    graph_core& core = require(call);
-    with_note([&] { graph::embed_anew(call, kind.child.get(), core, in_, get()); },
-              [&](cudaError_t status) { return change_note(status, get(), child_params()); });
-  });
-}
-
-void set(graph_exec& exec, node const& changed, child_kind const& kind, source_location where) {
-  constexpr char const* call = "set";
-  detail::called_at(call, where, [&] {
-    static_cast<void>(changed.core_in(call, exec));
-    with_note([&] { exec.set_child(changed.get(), kind.child.get()); },
-              [&](cudaError_t status) {
-                std::string const known = change_note(status, changed.get(), child_params());
-                if (!known.empty() || !is_refusal(status)) return known;
-                return std::string(
-                    "the graph of `kind` must have the nodes and edges of the one that the exec "
-                    "runs, and the node must not be younger than the exec: else change the node by "
-                    "node::set, and make another graph_exec");
-              });
-  });
-}
-
-void set_enabled(graph_exec& exec, node const& changed, bool is_enabled, source_location where) {
-  constexpr char const* call = "set_enabled";
-  detail::called_at(call, where, [&] {
-    static_cast<void>(changed.core_in(call, exec));
-    with_note([&] { exec.set_enabled(changed.get(), is_enabled); },
-              [&](cudaError_t status) { return switch_note(status, changed.get()); });
-  });
-}
-
-bool is_enabled(graph_exec const& exec, node const& asked, source_location where) {
-  constexpr char const* call = "is_enabled";
-  return detail::called_at(call, where, [&] {
-    static_cast<void>(asked.core_in(call, exec));
-    unsigned is_it = 0;
-    auto const ask = [&] {
-      check(cudaGraphNodeGetEnabled(exec.get(), asked.get(), &is_it), "cudaGraphNodeGetEnabled");
-    };
-    with_note(ask, [&](cudaError_t status) { return switch_note(status, asked.get()); });
-    return is_it != 0;
   });
 }
 

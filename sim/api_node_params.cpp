@@ -35,6 +35,7 @@ cudaError_t set(char const* name, cudaGraphNode_t node, cudaGraphNodeType type, 
     work what;
     if (auto const error = make(what); error != cudaSuccess) return error;
     keep_attributes(node->what, what);
+    if (!has_whole_clusters(what)) return cudaErrorInvalidClusterSize;
     node->what = std::move(what);
     return cudaSuccess;
   });
@@ -87,6 +88,14 @@ cudaError_t CUDARTAPI cudaGraphKernelNodeGetAttribute(cudaGraphNode_t node,
                                                       cudaLaunchAttributeValue* value) {
   return try_get<kernel_work>(__func__, node, value, [&](kernel_work const& kernel) {
     return read_attribute(kernel, id, *value) ? cudaSuccess : cudaErrorInvalidValue;
+  });
+}
+
+cudaError_t CUDARTAPI cudaGraphKernelNodeSetAttribute(cudaGraphNode_t node,
+                                                      cudaLaunchAttributeID id,
+                                                      cudaLaunchAttributeValue const* value) {
+  return try_get<kernel_work>(__func__, node, value, [&](kernel_work& kernel) {
+    return write_attribute(kernel, id, *value);
   });
 }
 

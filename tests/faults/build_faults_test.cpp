@@ -66,6 +66,26 @@ void add_kinds(rows& add) {
   add_kind<of_borrowed_event>(add, "record of a borrowed event", records);
 }
 
+void add_attributes(rows& add) {
+  step const with_attributes = [](auto& in) {
+    launch_config const config{.grid = {4},
+                               .attributes = {attribute_of(cudaLaunchAttributeClusterDimension, 2),
+                                              attribute_of(cudaLaunchAttributePriority, -1)}};
+    auto const kind = kernel_node(in.add, config, in.shared, 4);
+    in.first ? in.first->set(kind) : void(in.first.emplace(build(*in.built).add(kind)));
+  };
+  step const shared_owner = [](auto& in) { in.shared = in.owner(); };
+  step const with_clusters = [](auto& in) {
+    launch_config const config{
+        .grid = {3}, .attributes = {attribute_of(cudaLaunchAttributeClusterDimension, 3)}};
+    in.first.emplace(build(*in.built).add(kernel_node(in.add, config, in.cells.data(), 1)));
+  };
+  add("node, kernel with attributes", runs("graph_builder_ref::add kernel_node"),
+      {shared_owner, adds(4)}, with_attributes);
+  add("node, kernel with attributes, changed", runs("node::set"),
+      {shared_owner, with_clusters, adds(4)}, with_attributes);
+}
+
 /// Kinds that cannot be changed.
 void add_other_kinds(rows& add) {
   auto const waits = runs("graph_builder_ref::add wait_node");
@@ -114,6 +134,12 @@ void add_other_kinds(rows& add) {
       {child, embedded, inside, shared, set_inside, [](auto& in) { in.copy.reset(); }, adds(9),
        seen},
       clone);
+  step const neighbour = [](auto& in) { static_cast<void>(in.first->join()); };
+  add("node, its predecessors", runs("node::predecessors"), {one, neighbour}, [](auto& in) {
+    in.answer = std::to_string(nodes_in(*in.built).back().predecessors().size());
+  });
+  add("node, its successors", runs("node::successors"), {one, neighbour},
+      [](auto& in) { in.answer = std::to_string(in.first->successors().size()); });
   add("node, disabled in an exec", runs("set_enabled"), {one, exec, adds(0)},
       [](auto& in) { set_enabled(*in.exec, *in.first, false); });
   add("node, whether it is enabled", runs("is_enabled"), {one, exec, adds(1)},
@@ -315,9 +341,9 @@ void add_libraries(rows& add) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, EveryCall,
-                         testing::ValuesIn(rows::of({add_kinds, add_other_kinds, add_conditions,
-                                                     add_owners, add_graphs, add_launches,
-                                                     add_libraries})),
+                         testing::ValuesIn(rows::of({add_kinds, add_attributes, add_other_kinds,
+                                                     add_conditions, add_owners, add_graphs,
+                                                     add_launches, add_libraries})),
                          name_of);
 
 }  // namespace

@@ -142,6 +142,13 @@ class ESCROW_API node : public graph_builder_ref {
     return one.after_ == other.after_;
   }
 
+  // The nodes that this one waits for, also if only for their beginning, and those that wait for
+  // it. Source: cudaGraphNodeGetDependencies, cudaGraphNodeGetDependentNodes.
+  [[nodiscard]] std::vector<node> predecessors(
+      source_location where = source_location::current()) const;
+  [[nodiscard]] std::vector<node> successors(
+      source_location where = source_location::current()) const;
+
   // Makes this node wait for `other`, too. Throws cuda_error if it does already, also if only for
   // its beginning (programmatic dependent launch). Source: cudaGraphAddDependencies.
   node const& after(node const& other, source_location where = source_location::current()) const;
@@ -179,6 +186,7 @@ class ESCROW_API node : public graph_builder_ref {
 
   explicit node(graph_builder_ref&& place) noexcept : graph_builder_ref(std::move(place)) {}
 
+  [[nodiscard]] std::vector<node> nodes_of_handles(std::vector<cudaGraphNode_t> const& them) const;
   void set_params(detail::node_draft& draft) const;
   void set_params_in(graph_exec& exec, detail::node_draft& draft) const;
   // For set() in an exec: the graph that the exec was created from, if the node is of it; else
