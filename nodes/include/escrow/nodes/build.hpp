@@ -164,8 +164,8 @@ class ESCROW_API node : public graph_builder_ref {
     });
   }
 
-  // The same of a child node: it runs a copy of another graph: child_node(). Nodes of the copy
-  // before must not be used any more.
+  // The same of a child node: it runs a copy of another graph, as child_node() says, also of a call
+  // that fails when the copy is there. Nodes of the copy before must not be used any more.
   void set(child_kind const& kind, source_location where = source_location::current()) const;
 
   // Takes the node out of its graph, with its edges and its bodies, and releases what is kept for

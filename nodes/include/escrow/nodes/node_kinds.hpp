@@ -73,9 +73,10 @@ constexpr void require_writable() {
 // one. Its attributes are set in the graph, where CUDA takes them for a node (clusters,
 // cooperative, priority and the like); others of a node that is changed stay. In an exec they do
 // not change: set() refuses them. A node of such a kind is added in more calls; if the last of them
-// fails again and again, beside memory nodes, the node stays. Source:
-// cudaGraphKernelNodeSetAttribute. Example: examples/conditional.cpp. A class, and no function as
-// the other kinds, so that the caller's line may follow the arguments.
+// fails again and again, beside memory nodes, the node stays.
+// Source: cudaGraphKernelNodeSetAttribute.
+// Example: examples/conditional.cpp.
+// A class, and no function as the other kinds, so that the caller's line may follow the arguments.
 template <class Launched, class... Arguments>
 class [[nodiscard]] kernel_node : public detail::kernel_kind_of<Launched, Arguments...> {
  public:
@@ -152,7 +153,7 @@ template <class Event>
 [[nodiscard]] ESCROW_API detail::owning_kind<detail::no_share> free_node(
     void* address, source_location where = source_location::current());
 
-// The kinds that follow cannot be changed once they are in a graph.
+// The kinds that follow cannot be changed once they are in a graph, but for child_node().
 
 // Where the memory of an alloc_node is, and which devices reach it.
 struct alloc_config {
