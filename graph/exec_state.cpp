@@ -278,36 +278,6 @@ void graph_exec::state::switch_to(cudaGraph_t source, holding& its) {
   std::swap(now_, its);
 }
 
-void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
-                            retired_object::loan payload) {
-  require_known_end("set");
-  group_pins pins;
-  now_.pin("set", pins);
-  relaxed_capture_scope const relaxed;
-  auto const change = [&] {
-    check(cudaGraphExecNodeSetParams(exec(), node, &params), "cudaGraphExecNodeSetParams");
-    row_.reset();  // its nodes are others
-  };
-  auto of_nodes = of_nodes_;
-  auto const replaced = of_nodes.extract(node);
-  if (replaced.empty() && payload == nullptr) return change();
-  reference_sets sets = now_.sets();
-  if (!replaced.empty()) {
-    std::erase_if(sets, [&](auto const& each) { return each.get() == replaced.mapped(); });
-  }
-  std::shared_ptr<graph_core> const source = source_.lock();
-  if (auto const added = hand_on(std::move(payload), source->device())) {
-    retired_object* const owner = added.get();
-    // In an order of its own: other execs of the graph do not have the owner.
-    sets.push_back(source->set_of({&owner, 1}, nullptr));
-    of_nodes.emplace(node, sets.back().get());
-  }
-  holding next = holding_of(sets);
-  change();
-  of_nodes_ = std::move(of_nodes);
-  hold(next);
-}
-
 void graph_exec::state::hold(holding& next) noexcept {
   std::swap(now_, next);
   graph_registry::global().note_ordered(now_.held);
@@ -357,15 +327,6 @@ void graph_exec::update(graph_ref source, std::vector<cudaGraph_t> const& bodies
                         source_location where) {
   constexpr char const* call = "graph_exec::update";
   detail::called_at(call, where, [&] { require(call).update(source, bodies); });
-}
-
-std::shared_ptr<graph_core> graph_exec::source(char const* call) const {
-  return require(call).source();
-}
-
-void graph_exec::set_node(cudaGraphNode_t changed, cudaGraphNodeParams& params,
-                          retired_object::loan payload) {
-  require("graph_exec::set_node").set(changed, params, std::move(payload));
 }
 
 graph_exec::state& graph_exec::require(char const* call) const {

@@ -58,6 +58,8 @@ class ESCROW_LOCAL graph_exec::state {
 
   // The source must exist.
   void set(cudaGraphNode_t node, cudaGraphNodeParams& params, retired_object::loan payload);
+  void set_child(cudaGraphNode_t node, graph_core* child);
+  void set_enabled(cudaGraphNode_t node, bool is_enabled);
   // The graph whose nodes set() takes; null if created from a plain handle.
   [[nodiscard]] std::shared_ptr<graph_core> source() const noexcept { return source_.lock(); }
 
@@ -65,6 +67,9 @@ class ESCROW_LOCAL graph_exec::state {
   // Refuses a change after a launch whose end is not known: others wait for the exec's next one.
   void require_known_end(char const* call) const;
   [[nodiscard]] holding holding_of(reference_sets const& sets) const;
+  // Gives CUDA's node of the exec other parameters, and keeps `added` for it, in place of what an
+  // earlier change gave it.
+  void change(cudaGraphNode_t node, cudaGraphNodeParams& params, reference_sets added);
   // Exchanges it for what was held before, which has an end of its own: launches record the new one
   // again and again.
   void hold(holding& next) noexcept;
@@ -76,7 +81,7 @@ class ESCROW_LOCAL graph_exec::state {
   [[nodiscard]] bool wants_row() const noexcept { return copies_wanted_ > 1; }
 
   holding now_;  // for the graph that it runs; without an end if no release needs it
-  std::map<cudaGraphNode_t, reference_set*> of_nodes_;  // set by set(); in `now_`, too
+  std::map<cudaGraphNode_t, reference_sets> of_nodes_;  // set by set(); in `now_`, too
   owned<cudaGraphExec_t> exec_;
   // An exec of child nodes in a line, all of them copies of the graph: a launch of it runs that
   // several times, and costs less than as many launches (measured). Null: there is none.

@@ -10,6 +10,7 @@
 
 #include "audited_call.hpp"
 #include "escrow/core/error.hpp"
+#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/driver.hpp"
 #include "escrow/internal/graph_query.hpp"
@@ -125,6 +126,34 @@ cudaGraphNode_t graph::embed(char const* call, graph_core* child, cudaGraph_t in
     // CUDA removes no node from a graph with memory nodes. The child was added as requested.
   }
   return node;
+}
+
+void graph::embed_anew(char const* call, graph_core* child, graph_core& core, cudaGraph_t in,
+                       cudaGraphNode_t node) {
+  graph_core& source = detail::require_graph(call, child);
+  graph_survey const survey = survey_for_copy(call, source);
+  graph_edges const edges = edges_of(in);
+  std::vector<cudaGraphNode_t> after;
+  for (std::size_t i = 0; i < edges.to.size(); ++i) {
+    if (edges.to[i] == node) after.push_back(edges.from[i]);
+  }
+  refuse_overwriting(call, survey.known, in, after);
+  cudaGraphNodeParams params{};
+  params.type = cudaGraphNodeTypeGraph;
+  params.graph.graph = source.native();
+  {
+    graph_lifetime_lock const turn;
+    check(cudaGraphNodeSetParams(node, &params), "cudaGraphNodeSetParams");
+  }
+  core.note_changed();
+  try {
+    cudaGraph_t copy = nullptr;
+    check(cudaGraphChildGraphNodeGetGraph(node, &copy), "cudaGraphChildGraphNodeGetGraph");
+    note_copies(survey, source.native(), copy, core.native());
+  } catch (std::exception const& why) {
+    // What was there is gone: the child was changed as requested, but is not registered.
+    core.keeper().report(why);
+  }
 }
 
 cudaGraphNode_t graph::add_child(graph const& child, source_location where) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -14,6 +15,8 @@
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/parked_group.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
+#include "graph_tree.hpp"
+#include "kernel_attributes.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -37,6 +40,11 @@ void destroy(Handle doomed, cudaError_t (*end)(Handle), char const* api) noexcep
     its.core().count_leaked();
     its.core().report(status, api);
   }
+}
+
+cudaKernelNodeParams kernel_params_of(cudaGraphNodeParams const& params) noexcept {
+  auto const& its = params.kernel;
+  return {its.func, its.gridDim, its.blockDim, its.sharedMemBytes, its.kernelParams, nullptr};
 }
 
 }  // namespace
@@ -139,8 +147,11 @@ void graph_core::forget_hoisted() noexcept {
 
 void graph_core::forget_unused() {
   if (payloads_.empty()) return;
-  std::vector<cudaGraphNode_t> all = nodes_of(native());
-  for (cudaGraph_t const body : bodies) std::ranges::copy(nodes_of(body), std::back_inserter(all));
+  // Those of child graphs, too, which node_of() gives.
+  std::vector<cudaGraphNode_t> all = tree_nodes_of(native());
+  for (body const& each : bodies) {
+    std::ranges::copy(tree_nodes_of(each.graph), std::back_inserter(all));
+  }
   // The last entry of a node counts. Nodes may have been destroyed by plain calls, and others may
   // have got their handles.
   std::unordered_set<cudaGraphNode_t> left(all.begin(), all.end());
@@ -169,13 +180,15 @@ void graph_core::keep_after(Call const& call, retired_object::loan payload) {
 }
 
 cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,
-                                cudaGraphNodeParams& params, retired_object::loan payload) {
+                                cudaGraphNodeParams& params, retired_object::loan payload,
+                                std::span<cudaLaunchAttribute const> attributes) {
   cudaGraphNode_t made = nullptr;
+  if (!attributes.empty()) {
+    try_attributes(new_graph().get(), kernel_params_of(params), attributes);
+  }
   auto const call = [&] {
     if (params.type == cudaGraphNodeTypeKernel) {  // most are, and this call is faster
-      auto const& kernel = params.kernel;
-      cudaKernelNodeParams const its{kernel.func,           kernel.gridDim,      kernel.blockDim,
-                                     kernel.sharedMemBytes, kernel.kernelParams, nullptr};
+      cudaKernelNodeParams const its = kernel_params_of(params);
       check(cudaGraphAddKernelNode(&made, in, after.data(), after.size(), &its),
             "cudaGraphAddKernelNode");
     } else {
@@ -185,23 +198,58 @@ cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const>
     }
     return made;
   };
-  if (payload == nullptr) return call();
-  keep_after(call, std::move(payload));
+  if (payload == nullptr) {
+    call();
+  } else {
+    keep_after(call, std::move(payload));
+  }
+  try {
+    give_attributes(made, attributes);
+  } catch (cuda_error const&) {
+    destroy(made);
+    throw;
+  }
   return made;
 }
 
 void graph_core::set(cudaGraphNode_t changed, cudaGraphNodeParams& params,
-                     retired_object::loan payload) {
+                     retired_object::loan payload,
+                     std::span<cudaLaunchAttribute const> attributes) {
   refuse_parked_groups("set", native());
+  if (!attributes.empty()) {
+    try_attributes(new_graph().get(), kernel_params_of(params), attributes);
+  }
   auto const call = [&] {
-    check(cudaGraphNodeSetParams(changed, &params), "cudaGraphNodeSetParams");
+    change_for_attributes(changed, params, attributes);
     return changed;
   };
   keep_after(call, std::move(payload));
   is_changed_ = true;
+  give_attributes(changed, attributes);
+}
+
+bool graph_core::has(cudaGraph_t in) const noexcept {
+  auto const is_it = [in](body const& each) { return each.graph == in; };
+  return in == native() || std::ranges::any_of(bodies, is_it);
+}
+
+std::vector<cudaGraph_t> graph_core::bodies_of(cudaGraphNode_t conditional) const {
+  std::vector<cudaGraph_t> found;
+  std::vector<cudaGraphNode_t> open{conditional};
+  while (!open.empty()) {
+    cudaGraphNode_t const node = open.back();
+    open.pop_back();
+    for (body const& each : bodies) {
+      if (each.of != node) continue;
+      found.push_back(each.graph);
+      std::ranges::copy(nodes_of(each.graph), std::back_inserter(open));
+    }
+  }
+  return found;
 }
 
 void graph_core::destroy(cudaGraphNode_t doomed) {
+  std::vector<cudaGraph_t> const gone = bodies_of(doomed);
   auto const call = [&] {
     graph_lifetime_lock const turn;
     check(cudaGraphDestroyNode(doomed), "cudaGraphDestroyNode");
@@ -209,6 +257,14 @@ void graph_core::destroy(cudaGraphNode_t doomed) {
   };
   keep_after(call, {});
   is_changed_ = true;
+  std::erase_if(
+      bodies, [&](body const& each) { return std::ranges::find(gone, each.graph) != gone.end(); });
+  if (payloads_.empty()) return;
+  try {
+    seal();
+  } catch (std::exception const& why) {
+    keeper().report(why);  // the next use of the graph does it
+  }
 }
 
 void graph_core::seal() {
@@ -265,11 +321,14 @@ void graph_core::copy_payloads(graph_core& original) {
   if (original.payloads_.empty()) return;
   order_ = original.order_;
   placed_ = original.placed_;
-  graph_lifetime_lock const lock;  // reads CUDA's links
+  // CUDA finds no node of a child graph in a clone (measured).
+  std::vector<cudaGraphNode_t> const from = tree_nodes_of(original.native());
+  std::vector<cudaGraphNode_t> const to = tree_nodes_of(native());
+  std::unordered_map<cudaGraphNode_t, cudaGraphNode_t> copies;
+  for (std::size_t i = 0; i < std::min(from.size(), to.size()); ++i) copies.emplace(from[i], to[i]);
   for (kept_owner const& each : original.payloads_) {
-    cudaGraphNode_t copied = nullptr;
-    check(cudaGraphNodeFindInClone(&copied, each.node, native()), "cudaGraphNodeFindInClone");
-    payloads_.push_back({copied, each.owner});
+    auto const found = copies.find(each.node);  // a destroyed one is not there
+    if (found != copies.end()) payloads_.push_back({found->second, each.owner});
   }
 }
 

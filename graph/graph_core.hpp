@@ -69,9 +69,16 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
 
   // For the graph and its bodies. Throw cuda_error, std::bad_alloc, and then have changed nothing.
   [[nodiscard]] cudaGraphNode_t add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,
-                                    cudaGraphNodeParams& params, retired_object::loan payload);
-  void set(cudaGraphNode_t changed, cudaGraphNodeParams& params, retired_object::loan payload);
+                                    cudaGraphNodeParams& params, retired_object::loan payload,
+                                    std::span<cudaLaunchAttribute const> attributes = {});
+  void set(cudaGraphNode_t changed, cudaGraphNodeParams& params, retired_object::loan payload,
+           std::span<cudaLaunchAttribute const> attributes = {});
+  // Also takes off the graph what the node kept; if that fails, seal() does. A conditional node's
+  // bodies go with it.
   void destroy(cudaGraphNode_t doomed);
+  void note_changed() noexcept {
+    is_changed_ = true;
+  }  // nodes went by a call that this is not told
 
   // A set of these owners, for the graph or one exec: execs with sets of one order are serialized
   // if they may write an owner. `order`: null: a new one. Throws std::bad_alloc.
@@ -82,7 +89,13 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   void copy_payloads(graph_core& original);
 
   // Bodies of conditional nodes added by hand, also nested ones.
-  std::vector<cudaGraph_t> bodies;
+  struct body {
+    cudaGraphNode_t of;
+    cudaGraph_t graph;
+  };
+  std::vector<body> bodies;
+  // Whether that is the graph, or a body that was not destroyed.
+  [[nodiscard]] bool has(cudaGraph_t in) const noexcept;
 
  private:
   struct kept_owner {
@@ -95,6 +108,8 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   // Throws usage_error, naming `call`, if a sharing group of the graph, or of `in`, is parked.
   void refuse_parked_groups(char const* call, cudaGraph_t in) const;
   void forget_hoisted() noexcept;
+  // Of the node, and of nodes in these; throws std::bad_alloc, cuda_error.
+  [[nodiscard]] std::vector<cudaGraph_t> bodies_of(cudaGraphNode_t conditional) const;
   void forget_unused();
   // Calls `call`, which returns a node, and then notes what that keeps; null: nothing any more.
   template <class Call>

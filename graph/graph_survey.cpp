@@ -94,7 +94,7 @@ graph_survey survey_of(char const* call, cudaGraph_t root, graph_core* core,
   std::set<cudaGraph_t> all_bodies(bodies.begin(), bodies.end());
   if (core != nullptr) {
     core->seal();
-    all_bodies.insert(core->bodies.begin(), core->bodies.end());
+    for (auto const& each : core->bodies) all_bodies.insert(each.graph);
   }
   graph_survey found;
   std::vector<group_set> parts{survey_tree(call, root, found)};

@@ -35,6 +35,14 @@ std::vector<cudaGraph_t> graphs_of(cudaGraph_t root) {
   return tree;
 }
 
+std::vector<cudaGraphNode_t> tree_nodes_of(cudaGraph_t root) {
+  std::vector<cudaGraphNode_t> all;
+  for (cudaGraph_t const each : graphs_of(root)) {
+    std::ranges::copy(nodes_of(each), std::back_inserter(all));
+  }
+  return all;
+}
+
 void identify(char const* call, cudaGraph_t graph) {
   graph_registry& registry = graph_registry::global();
   auto const known = registry.known(graph);

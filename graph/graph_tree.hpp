@@ -19,6 +19,8 @@ struct child_graphs {
 
 // The graph and its child graphs, at any depth, in an order that a copy preserves.
 [[nodiscard]] std::vector<cudaGraph_t> graphs_of(cudaGraph_t root);
+// All their nodes, in such an order, too.
+[[nodiscard]] std::vector<cudaGraphNode_t> tree_nodes_of(cudaGraph_t root);
 
 // After this, the graph that the registry knows with this handle, if any, is this one. Throws
 // usage_error, naming `call`, if the graph's id is needed and cannot be learned.

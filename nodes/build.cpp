@@ -1,88 +1,14 @@
 // Adding nodes; what they keep is graph_core's.
 #include "escrow/nodes/build.hpp"
 
-#include <algorithm>
-#include <array>
-
 #include "escrow/detail/cuda12.hpp"
 #include "graph_core.hpp"
+#include "node_notes.hpp"
 
 namespace escrow::inline v0_1 {
 
 namespace {
 constexpr char const* adding = "graph_builder_ref::add";
-
-char const* name_of(cudaGraphNodeType type) noexcept {
-  static constexpr std::array<std::pair<cudaGraphNodeType, char const*>, 11> names{
-      {{cudaGraphNodeTypeKernel, "kernel"},
-       {cudaGraphNodeTypeMemcpy, "memcpy"},
-       {cudaGraphNodeTypeMemset, "memset"},
-       {cudaGraphNodeTypeHost, "host"},
-       {cudaGraphNodeTypeGraph, "child"},
-       {cudaGraphNodeTypeEmpty, "empty"},
-       {cudaGraphNodeTypeWaitEvent, "wait"},
-       {cudaGraphNodeTypeEventRecord, "record"},
-       {cudaGraphNodeTypeMemAlloc, "alloc"},
-       {cudaGraphNodeTypeMemFree, "free"},
-       {cudaGraphNodeTypeConditional, "conditional"}}};
-  auto const is_it = [type](auto const& each) { return each.first == type; };
-  auto const* const found = std::ranges::find_if(names, is_it);
-  return found == names.end() ? "other" : found->second;
-}
-
-// Calls `call`; a cuda_error that leaves it gets what `note` tells of its status.
-template <class Call, class Note>
-decltype(auto) with_note(Call const& call, Note const& note) {
-  try {
-    return call();
-  } catch (cuda_error const& failed) {
-    std::string const text = note(failed.status());
-    if (text.empty()) throw;
-    throw cuda_error(failed.status(), failed.api(), failed.where(), text);
-  }
-}
-
-// Why CUDA refuses a kernel of this shape, if it is one.
-std::string kernel_note(cudaError_t status, cudaGraphNodeParams const& params) {
-  if (params.type != cudaGraphNodeTypeKernel) return "";
-  auto const& its = params.kernel;
-  launch_config const config{
-      .grid = its.gridDim, .block = its.blockDim, .shared_bytes = its.sharedMemBytes};
-  return detail::misfit_note(status, kernel(static_cast<void const*>(its.func)), config);
-}
-
-// Why CUDA refuses to add a node with these parameters, if that is known.
-std::string add_note(cudaError_t status, cudaGraphNodeParams const& params) {
-  if (params.type != cudaGraphNodeTypeMemFree || status != cudaErrorInvalidValue) {
-    return kernel_note(status, params);
-  }
-  return "`address` is not memory of an alloc_node, or another node frees it: free each allocation "
-         "once, by its address()";
-}
-
-// Why CUDA refuses these parameters for a node that is there, if that is known.
-std::string change_note(cudaError_t status, cudaGraphNode_t changed,
-                        cudaGraphNodeParams const& params) {
-  if (status != cudaErrorInvalidValue && status != cudaErrorNotSupported) {
-    return kernel_note(status, params);
-  }
-  cudaGraphNodeType type{};
-  if (!succeeded(cudaGraphNodeGetType(changed, &type))) return "";
-  if (type != params.type) {
-    return std::string("the node is of kind ") + name_of(type) + ", `kind` is of kind " +
-           name_of(params.type) + ": destroy the node, and add another";
-  }
-  if (type == cudaGraphNodeTypeMemFree) {
-    return "CUDA does not change a node that frees memory: destroy it, and add another";
-  }
-  return kernel_note(status, params);
-}
-
-std::string destroy_note(cudaError_t status) {
-  if (status != cudaErrorNotSupported) return "";
-  return "CUDA removes no node from a graph with memory nodes: build the graph anew, without it";
-}
-
 }  // namespace
 
 graph_builder_ref::graph_builder_ref(graph const& into) noexcept
@@ -108,7 +34,12 @@ graph_core& graph_builder_ref::require(char const* call) const {
   if (standing_ == standing::destroyed) {
     throw usage_error(call, "the node was destroyed", "use it before its destroy()");
   }
-  return detail::require_graph(call, core_.lock().get());
+  graph_core& core = detail::require_graph(call, core_.lock().get());
+  if (!core.has(in_)) {
+    throw usage_error(call, "the node, or place, is in a body that was destroyed with its node",
+                      "use it before the destroy() of the conditional node");
+  }
+  return core;
 }
 
 void graph_builder_ref::require_beside(char const* call, std::string const& argument,
@@ -137,7 +68,8 @@ node graph_builder_ref::node_of(cudaGraphNode_t handle) const noexcept {
 node graph_builder_ref::add_node(graph_core& core, detail::node_draft& draft) const {
   std::size_t const count = after_ == nullptr ? 0 : 1;
   auto const call = [&] {
-    return core.add(in_, {&after_, count}, draft.params, std::move(draft.payload));
+    return core.add(in_, {&after_, count}, draft.params, std::move(draft.payload),
+                    draft.attributes);
   };
   return node_of(
       with_note(call, [&](cudaError_t status) { return add_note(status, draft.params); }));
@@ -146,6 +78,8 @@ node graph_builder_ref::add_node(graph_core& core, detail::node_draft& draft) co
 allocation graph_builder_ref::add(alloc_kind const& kind, source_location where) const {
   return detail::called_at(adding, where, [&]() -> allocation {
     detail::node_draft draft{kind.params, {}};
+    draft.params.alloc.accessDescs = kind.access.data();
+    draft.params.alloc.accessDescCount = kind.access.size();
     node const made = add_node(require(adding), draft);
     return {made, draft.params.alloc.dptr, draft.params.alloc.bytesize};
   });
@@ -178,7 +112,7 @@ conditional_node graph_builder_ref::add(conditional_kind const& kind, source_loc
     node const made = add_node(core, draft);
     for (unsigned i = 0; i < kind.bodies; ++i) {
       cudaGraph_t const body = params.conditional.phGraph_out[i];
-      core.bodies.push_back(body);
+      core.bodies.push_back({made.get(), body});
       bodies.push_back(body_graph(core_.lock(), body));
     }
     return {made, std::move(bodies)};
@@ -219,62 +153,6 @@ cudaGraph_t body_graph::get(source_location where) const {
   return detail::called_at("body_graph::get", where, [&]() -> cudaGraph_t {
     static_cast<void>(require("body_graph::get").expose());
     return in_;
-  });
-}
-
-node const& node::after(node const& other, source_location where) const {
-  constexpr char const* call = "node::after";
-  detail::called_at(call, where, [&] {
-    static_cast<void>(require(call));
-    require_beside(call, "`other`", other);
-    check(cudaGraphAddDependencies(in_, &other.after_, &after_, nullptr, 1),
-          "cudaGraphAddDependencies");
-  });
-  return *this;
-}
-
-void node::set_params(detail::node_draft& draft) const {
-  auto const call = [&] {
-    require("node::set").set(get(), draft.params, std::move(draft.payload));
-  };
-  with_note(call, [&](cudaError_t status) { return change_note(status, get(), draft.params); });
-}
-
-void node::set_params_in(graph_exec& exec, detail::node_draft& draft) const {
-  auto const call = [&] { exec.set_node(get(), draft.params, std::move(draft.payload)); };
-  with_note(call, [&](cudaError_t status) {
-    std::string known = change_note(status, get(), draft.params);
-    bool const is_refused = status == cudaErrorInvalidValue || status == cudaErrorNotSupported;
-    if (!known.empty() || !is_refused) return known;
-    return std::string(
-        "the node is younger than the exec, or CUDA cannot change it so in one: change the node, "
-        "and make another graph_exec");
-  });
-}
-
-graph_core& node::core_in(graph_exec const& exec) const {
-  constexpr char const* call = "set";
-  std::shared_ptr<graph_core> const source = exec.source(call);
-  if (standing_ != standing::there) return require(call);  // which throws
-  bool const is_there = source != nullptr && source->native() != nullptr;
-  if (is_there && core_.lock() == source) return *source;
-  throw usage_error(
-      call, "the node is not of the graph that the exec was created from, or that is destroyed",
-      "make the exec of a `graph`, and keep that while nodes of it are used");
-}
-
-void node::destroy(source_location where) const {
-  detail::called_at("node::destroy", where, [&] {
-    graph_core& core = require("node::destroy");
-    cudaGraphNodeType type{};
-    check(cudaGraphNodeGetType(get(), &type), "cudaGraphNodeGetType");
-    if (type == cudaGraphNodeTypeConditional) {
-      throw usage_error("node::destroy", "the node is conditional",
-                        "build the graph anew: CUDA cannot instantiate one whose condition has no "
-                        "node");
-    }
-    with_note([&] { core.destroy(get()); }, destroy_note);
-    standing_ = standing::destroyed;
   });
 }
 

@@ -1,6 +1,7 @@
 // CUDA's parameters of the nodes, and what is refused.
 #include "escrow/nodes/node_kinds.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #include "escrow/core/error.hpp"
@@ -36,8 +37,13 @@ bool fits(unsigned value, unsigned bytes) noexcept {
 cudaGraphNodeParams kernel_params(kernel const& launched, launch_config const& config) {
   constexpr char const* call = "kernel_node";
   require(launched.get() != nullptr, call, "the kernel is null", null_kernel_advice);
-  require(config.attributes.empty(), call, "`config` has attributes",
-          "capture the launch with its attributes, and add the graph as a child_node");
+  auto const is_of_device = [](cudaLaunchAttribute const& each) {
+    return each.id == cudaLaunchAttributeDeviceUpdatableKernelNode;
+  };
+  require(
+      std::ranges::none_of(config.attributes, is_of_device), call,
+      "an attribute of `config` gives the device a handle of the node",
+      "set it by cudaGraphKernelNodeSetAttribute on the node's get(), which returns the handle");
   require(config.deleter == nullptr, call, "`config` names a deleter",
           "name it when the graph is made: graph(deleter)");
   require(config.shared_bytes <= std::numeric_limits<unsigned>::max(), call,
@@ -117,13 +123,17 @@ child_kind child_node(graph const& child) noexcept {
   return {child.core()};
 }
 
-alloc_kind alloc_node(std::size_t bytes, source_location where) {
+alloc_kind alloc_node(std::size_t bytes, alloc_config const& config, source_location where) {
   detail::require(bytes != 0, "alloc_node", "`bytes` is 0", "leave the node out", where);
-  alloc_kind made{detail::params_of(cudaGraphNodeTypeMemAlloc)};
+  alloc_kind made{detail::params_of(cudaGraphNodeTypeMemAlloc), {}};
+  int const device =
+      config.device >= 0 ? config.device : detail::called_at("alloc_node", where, current_device);
   made.params.alloc.poolProps.allocType = cudaMemAllocationTypePinned;
-  made.params.alloc.poolProps.location = {cudaMemLocationTypeDevice,
-                                          detail::called_at("alloc_node", where, current_device)};
+  made.params.alloc.poolProps.location = {cudaMemLocationTypeDevice, device};
   made.params.alloc.bytesize = bytes;
+  for (int const peer : config.peers) {
+    made.access.push_back({{cudaMemLocationTypeDevice, peer}, cudaMemAccessFlagsProtReadWrite});
+  }
   return made;
 }
 

@@ -1,5 +1,6 @@
 // What nodes of graphs do: read back, and set again.
 #include "api.hpp"
+#include "families.hpp"
 #include "graph_memory.hpp"
 #include "graphs.hpp"
 #include "nodes.hpp"
@@ -34,6 +35,7 @@ cudaError_t set(char const* name, cudaGraphNode_t node, cudaGraphNodeType type, 
     work what;
     if (auto const error = make(what); error != cudaSuccess) return error;
     keep_attributes(node->what, what);
+    if (!has_whole_clusters(what)) return cudaErrorInvalidClusterSize;
     node->what = std::move(what);
     return cudaSuccess;
   });
@@ -44,6 +46,24 @@ cudaError_t set_with(char const* name, cudaGraphNode_t node, cudaGraphNodeType t
                      Params const* params) {
   return set(name, node, type, [&](work& what) {
     return params == nullptr ? cudaErrorInvalidValue : make_work(*params, what);
+  });
+}
+
+// The copy that was there goes, with its references, before the call returns.
+cudaError_t set_child(char const* name, cudaGraphNode_t node, cudaGraph_t child) {
+  return call(name, outlives_fault, [&](api_call& c) {
+    auto* const old = node == nullptr ? nullptr : std::get_if<child_work>(&node->what);
+    if (old == nullptr) return cudaErrorInvalidValue;
+    work what;
+    auto const error = make_child_work(*node->graph, child, false, what);
+    if (error != cudaSuccess) return error;
+    enter_families(c, *old->graph);
+    dismantle(old->graph, c.reclaimed);
+    node->what = std::move(what);
+    auto const& made = std::get<child_work>(node->what).graph;
+    made->parent = node->graph;
+    enter_links(c, *made);
+    return cudaSuccess;
   });
 }
 
@@ -68,6 +88,14 @@ cudaError_t CUDARTAPI cudaGraphKernelNodeGetAttribute(cudaGraphNode_t node,
                                                       cudaLaunchAttributeValue* value) {
   return try_get<kernel_work>(__func__, node, value, [&](kernel_work const& kernel) {
     return read_attribute(kernel, id, *value) ? cudaSuccess : cudaErrorInvalidValue;
+  });
+}
+
+cudaError_t CUDARTAPI cudaGraphKernelNodeSetAttribute(cudaGraphNode_t node,
+                                                      cudaLaunchAttributeID id,
+                                                      cudaLaunchAttributeValue const* value) {
+  return try_get<kernel_work>(__func__, node, value, [&](kernel_work& kernel) {
+    return write_attribute(kernel, id, *value);
   });
 }
 
@@ -149,6 +177,7 @@ cudaError_t CUDARTAPI cudaGraphEventWaitNodeSetEvent(cudaGraphNode_t node, cudaE
 
 cudaError_t CUDARTAPI cudaGraphNodeSetParams(cudaGraphNode_t node, cudaGraphNodeParams* params) {
   auto const type = params == nullptr ? cudaGraphNodeTypeEmpty : params->type;
+  if (type == cudaGraphNodeTypeGraph) return set_child(__func__, node, params->graph.graph);
   return set_with(__func__, node, type, params);
 }
 }

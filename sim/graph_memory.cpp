@@ -5,17 +5,23 @@
 
 #include <algorithm>
 #include <new>
+#include <span>
 
 namespace escrow::sim::model {
 namespace {
 
+bool is_a_device(cudaMemLocation const& place) {
+  return place.type == cudaMemLocationTypeDevice && place.id >= 0 && place.id < the().how.devices;
+}
+
 bool is_possible(cudaMemAllocNodeParams const& params) {
   auto const& pool = params.poolProps;
+  std::span const access(params.accessDescs,
+                         params.accessDescs == nullptr ? 0 : params.accessDescCount);
   return params.bytesize != 0 && pool.allocType == cudaMemAllocationTypePinned &&
-         pool.handleTypes == cudaMemHandleTypeNone &&
-         pool.location.type == cudaMemLocationTypeDevice && pool.location.id >= 0 &&
-         pool.location.id < the().how.devices &&
-         (params.accessDescCount == 0 || params.accessDescs != nullptr);
+         pool.handleTypes == cudaMemHandleTypeNone && is_a_device(pool.location) &&
+         access.size() == params.accessDescCount &&
+         std::ranges::all_of(access, [](auto const& each) { return is_a_device(each.location); });
 }
 
 void collect(graph_state const& graph, graph_blocks& allocated, graph_blocks& freed) {

@@ -93,6 +93,15 @@ bool replaces(conditional_work const& old, conditional_work const& now) {
   return old.type == now.type && old.bodies.size() == now.bodies.size();
 }
 
+// Clusters of that size, and a grid.
+template <class Size>
+bool divides(Size const& cluster, dim3 const& grid) {
+  auto const [x, y, z] = cluster;
+  constexpr unsigned blocks_max = 8;
+  return x != 0 && y != 0 && z != 0 && x * y * z <= blocks_max && grid.x % x == 0 &&
+         grid.y % y == 0 && grid.z % z == 0;
+}
+
 template <class Other>
 bool replaces(Other const&, Other const&) {
   return true;
@@ -239,6 +248,40 @@ bool read_attribute(kernel_work const& kernel, int id, cudaLaunchAttributeValue&
   auto const found = kernel.attributes.find(id);
   if (found != kernel.attributes.end()) value = found->second;
   return true;
+}
+
+cudaError_t write_attribute(kernel_work& kernel, int id, cudaLaunchAttributeValue value) {
+  constexpr std::array writable{int{cudaLaunchAttributeAccessPolicyWindow},
+                                int{cudaLaunchAttributeCooperative},
+                                int{cudaLaunchAttributeClusterDimension},
+                                int{cudaLaunchAttributeClusterSchedulingPolicyPreference},
+                                int{cudaLaunchAttributePriority},
+                                int{cudaLaunchAttributeMemSyncDomainMap},
+                                int{cudaLaunchAttributeMemSyncDomain},
+                                int{cudaLaunchAttributeDeviceUpdatableKernelNode},
+                                int{cudaLaunchAttributePreferredSharedMemoryCarveout},
+                                nvlink_centric_scheduling};
+  constexpr int highest_priority = -5;
+  if (std::ranges::find(writable, id) == writable.end()) return cudaErrorInvalidValue;
+  if (id == cudaLaunchAttributePriority)
+    value.priority = std::clamp(value.priority, highest_priority, 0);
+  auto const& size = value.clusterDim;
+  if (id == cudaLaunchAttributeClusterDimension && size.x + size.y + size.z == 0) {
+    kernel.attributes.erase(id);
+    return cudaSuccess;
+  }
+  if (id == cudaLaunchAttributeClusterDimension && !divides(size, kernel.shape.gridDim))
+    return cudaErrorInvalidClusterSize;
+  kernel.attributes[id] = value;
+  return cudaSuccess;
+}
+
+bool has_whole_clusters(work const& what) {
+  auto const* const kernel = std::get_if<kernel_work>(&what);
+  if (kernel == nullptr) return true;
+  auto const found = kernel->attributes.find(cudaLaunchAttributeClusterDimension);
+  return found == kernel->attributes.end() ||
+         divides(found->second.clusterDim, kernel->shape.gridDim);
 }
 
 void keep_attributes(work const& old, work& now) {

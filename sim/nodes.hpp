@@ -32,6 +32,10 @@ bool may_become(work const& old, work const& now);
 cudaGraphExecUpdateResult refusal(work const& old, work const& now);
 // False: a launch attribute of a kernel's node reads as cudaErrorInvalidValue.
 bool read_attribute(kernel_work const& kernel, int id, cudaLaunchAttributeValue& value);
+// Sets one, or returns an error: not all of a launch are a node's.
+cudaError_t write_attribute(kernel_work& kernel, int id, cudaLaunchAttributeValue value);
+// Of a kernel: its clusters, if any, divide its grid.
+bool has_whole_clusters(work const& what);
 // Setting a node's parameters leaves its attributes.
 void keep_attributes(work const& old, work& now);
 // The clusters that an update leaves as they were, without an error. `is_used`: the exec was

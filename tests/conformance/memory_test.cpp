@@ -115,6 +115,26 @@ TEST_F(GraphMemory, NodesAllocateAtLeastAByteAndFreeOnceOnlyWhatANodeAllocated) 
   EXPECT_NE(try_alloc_node(graph, 0), cudaSuccess);
 }
 
+TEST_F(GraphMemory, IsADevicesAloneAndMayBeReachedByDevicesAlone) {
+  auto const status = [this](cudaMemLocation const& place, cudaMemLocation const& peer) {
+    cudaMemAccessDesc const access{peer, cudaMemAccessFlagsProtReadWrite};
+    auto params = alloc_params(16);
+    params.poolProps.location = place;
+    params.accessDescs = &access;
+    params.accessDescCount = 1;
+    cudaGraphNode_t node = nullptr;
+    return tried(cudaGraphAddMemAllocNode(&node, graph, nullptr, 0, &params));
+  };
+  cudaMemLocation const device{cudaMemLocationTypeDevice, 0};
+  cudaMemLocation const no_device{cudaMemLocationTypeDevice, 99};
+  cudaMemLocation const host{cudaMemLocationTypeHost, 0};
+  EXPECT_EQ(status(device, device), cudaSuccess);
+  EXPECT_NE(status(host, device), cudaSuccess);
+  EXPECT_NE(status(device, host), cudaSuccess);
+  EXPECT_NE(status(no_device, device), cudaSuccess);
+  EXPECT_NE(status(device, no_device), cudaSuccess);
+}
+
 TEST_F(GraphMemory, KeepsAGraphFromBeingClonedOrCopiedIntoAChildNodeAndItsNodesFromBeingSet) {
   auto* const allocates = add_alloc(graph).node;
   owned_exec const exec = instantiate(graph);

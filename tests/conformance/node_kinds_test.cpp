@@ -322,6 +322,10 @@ TEST_F(Conditional, AConditionWithoutANodeKeepsTheGraphFromBeingInstantiated) {
   EXPECT_EQ(tried(cudaGraphDestroyNode(node)), cudaSuccess);
   EXPECT_EQ(node_count(graph), 1U);
   EXPECT_EQ(status_of_instantiation(graph), cudaErrorInvalidValue);
+  auto const again = add_conditional_node(graph, condition, cudaGraphCondTypeIf);
+  add_kernel(again.bodies[0], add_call(cell(0), 3));
+  run(graph, stream);
+  EXPECT_EQ(cells.load(0), 3) << "the condition may get another node";
 }
 
 }  // namespace

@@ -60,6 +60,70 @@ TEST_F(NodeParams, OfAKernelAreReadBackAndSetAgain) {
   EXPECT_EQ(memory.read(), (ints{3, 4, 0, 0})) << "an exec that exists keeps its own";
 }
 
+TEST_F(NodeParams, OfAKernelHaveAttributesWhichStayUnlessTheyAreSet) {
+  if (compute_capability() < 9) GTEST_SKIP() << "the device has no clusters";
+  auto call = cluster_size_call(pinned.data());
+  auto const params_of_blocks = [&call](unsigned blocks) {
+    cudaKernelNodeParams result = call.params();
+    result.gridDim.x = blocks;
+    return result;
+  };
+  cudaKernelNodeParams const four = params_of_blocks(4);
+  auto* const node = add_node(cudaGraphAddKernelNode, graph, nullptr, &four);
+  auto const give = [&](cudaLaunchAttribute const& each) {
+    return tried(cudaGraphKernelNodeSetAttribute(node, each.id, &each.val));
+  };
+  auto const clusters = [](int size) {
+    return attribute_of(cudaLaunchAttributeClusterDimension, size);
+  };
+  auto const size = [&] {
+    run(graph, stream);
+    return pinned.load();
+  };
+  EXPECT_EQ(size(), 1);
+  EXPECT_EQ(give(clusters(2)), cudaSuccess);
+  EXPECT_EQ(size(), 2);
+  EXPECT_EQ(give(clusters(3)), cudaErrorInvalidClusterSize);
+  EXPECT_EQ(give(clusters(64)), cudaErrorInvalidClusterSize);
+  EXPECT_EQ(size(), 2);
+  owned_exec const exec = instantiate(graph);
+  cudaKernelNodeParams const eight = params_of_blocks(8);
+  cudaKernelNodeParams const nine = params_of_blocks(9);
+  EXPECT_EQ(tried(cudaGraphKernelNodeSetParams(node, &nine)), cudaErrorInvalidClusterSize);
+  EXPECT_EQ(cudaGraphKernelNodeSetParams(node, &eight), cudaSuccess);
+  EXPECT_EQ(size(), 2);
+  EXPECT_EQ(give(clusters(4)), cudaSuccess);
+  EXPECT_EQ(cudaGraphExecKernelNodeSetParams(exec, node, &eight), cudaSuccess);
+  run(exec, stream);
+  EXPECT_EQ(pinned.load(), 2) << "in an exec they stay";
+  cudaLaunchAttributeValue const none{};
+  EXPECT_EQ(cudaGraphKernelNodeSetAttribute(node, cudaLaunchAttributeClusterDimension, &none),
+            cudaSuccess);
+  EXPECT_EQ(cudaGraphKernelNodeSetParams(node, &nine), cudaSuccess);
+  EXPECT_EQ(size(), 1);
+}
+
+TEST_F(NodeParams, OfAKernelHaveSomeOfTheAttributesOfALaunch) {
+  auto* const node = add_kernel(graph, tiny_call());
+  auto const give = [&](cudaLaunchAttribute const& each) {
+    return tried(cudaGraphKernelNodeSetAttribute(node, each.id, &each.val));
+  };
+  for (auto const id :
+       {cudaLaunchAttributeProgrammaticStreamSerialization, cudaLaunchAttributeProgrammaticEvent,
+        cudaLaunchAttributeSynchronizationPolicy, cudaLaunchAttributeLaunchCompletionEvent}) {
+    EXPECT_EQ(give(attribute_of(id, 1)), cudaErrorInvalidValue) << id;
+  }
+  for (auto const id :
+       {cudaLaunchAttributeCooperative, cudaLaunchAttributeClusterSchedulingPolicyPreference,
+        cudaLaunchAttributeMemSyncDomain, cudaLaunchAttributePreferredSharedMemoryCarveout}) {
+    EXPECT_EQ(give(attribute_of(id, 1)), cudaSuccess) << id;
+  }
+  EXPECT_EQ(give(attribute_of(cudaLaunchAttributePriority, -99)), cudaSuccess);
+  cudaLaunchAttributeValue priority{};
+  must(cudaGraphKernelNodeGetAttribute(node, cudaLaunchAttributePriority, &priority));
+  EXPECT_EQ(priority.priority, -5) << "the highest";
+}
+
 TEST_F(NodeParams, OfAFillAreReadBackAndSetAgain) {
   auto* const node = add_fill(graph, fill_params(memory.data(), 3, 4, 2, 2, 2 * sizeof(int)));
   cudaMemsetParams read{};
@@ -246,6 +310,53 @@ TEST_F(ExecParams, OfAChildMustHaveItsShapeAndTheExecTheNode) {
   run(exec, stream);
   EXPECT_EQ(pinned.load(), 10);
   EXPECT_NE(set(exec, add_kernel(graph, tiny_call()), tiny_call()), cudaSuccess);
+}
+
+TEST_F(NodeParams, OfAChildAreAnyGraphWhichIsCopied) {
+  witness seen;
+  auto* const node = add_child(graph, chain({add_call(pinned.data(), 1)}));
+  cudaGraph_t before = nullptr;
+  must(cudaGraphChildGraphNodeGetGraph(node, &before));
+  seen.move_to(before);
+  cudaGraphNodeParams params = params_of(cudaGraphNodeTypeGraph);
+  {
+    owned_graph const longer = chain({add_call(pinned.data(), 10), add_call(pinned.data(), 100)});
+    params.graph.graph = longer;
+    must(cudaGraphNodeSetParams(node, &params));
+  }
+  EXPECT_TRUE(seen.ran_here()) << "inside the call";
+  run(graph, stream);
+  EXPECT_EQ(pinned.load(), 110);
+  auto* const other = add_kernel(graph, tiny_call());
+  params.graph.graph = chain({tiny_call()});
+  EXPECT_NE(tried(cudaGraphNodeSetParams(other, &params)), cudaSuccess);
+  owned_graph const conditional = make_graph();
+  static_cast<void>(
+      add_conditional_node(conditional, make_condition(conditional, 1), cudaGraphCondTypeIf));
+  params.graph.graph = conditional;
+  EXPECT_EQ(tried(cudaGraphNodeSetParams(node, &params)), cudaErrorNotSupported);
+}
+
+TEST_F(ExecParams, OfANodeInAChildMayChangeAndItMayBeDisabled) {
+  auto* const node = add_child(graph, chain({add_call(pinned.data(), 1)}));
+  cudaGraph_t inner = nullptr;
+  must(cudaGraphChildGraphNodeGetGraph(node, &inner));
+  cudaGraphNode_t inside = nullptr;
+  std::size_t count = 1;
+  must(cudaGraphGetNodes(inner, &inside, &count));
+  owned_exec const exec = instantiate(graph);
+  EXPECT_EQ(set(exec, inside, add_call(pinned.data(), 10)), cudaSuccess);
+  run(exec, stream);
+  EXPECT_EQ(pinned.load(), 10);
+  EXPECT_EQ(cudaGraphNodeSetEnabled(exec, inside, 0), cudaSuccess);
+  EXPECT_NE(tried(cudaGraphNodeSetEnabled(exec, node, 0)), cudaSuccess);
+  EXPECT_EQ(set(exec, inside, add_call(pinned.data(), 100)), cudaSuccess);
+  EXPECT_EQ(update(exec, graph), cudaSuccess);
+  run(exec, stream);
+  EXPECT_EQ(pinned.load(), 10) << "still disabled";
+  EXPECT_EQ(cudaGraphNodeSetEnabled(exec, inside, 1), cudaSuccess);
+  run(exec, stream);
+  EXPECT_EQ(pinned.load(), 11) << "with what the update gave it";
 }
 
 TEST_F(ExecParams, AnUpdateOfTheWholeMayReverseACopy) {

@@ -32,6 +32,7 @@ auto moving_mine(auto act) {
     }
   };
 }
+statements const owners_go_later = {{"*", "if a call for that fails, when the graph is next used"}};
 statements const moved_into_kind = {{"*", "what is moved into a kind ends with it"}};
 
 /// The three operations of a kind of node_queries.hpp.
@@ -65,6 +66,26 @@ void add_kinds(rows& add) {
   add_kind<of_borrowed_event>(add, "record of a borrowed event", records);
 }
 
+void add_attributes(rows& add) {
+  step const with_attributes = [](auto& in) {
+    launch_config const config{.grid = {4},
+                               .attributes = {attribute_of(cudaLaunchAttributeClusterDimension, 2),
+                                              attribute_of(cudaLaunchAttributePriority, -1)}};
+    auto const kind = kernel_node(in.add, config, in.shared, 4);
+    in.first ? in.first->set(kind) : void(in.first.emplace(build(*in.built).add(kind)));
+  };
+  step const shared_owner = [](auto& in) { in.shared = in.owner(); };
+  step const with_clusters = [](auto& in) {
+    launch_config const config{
+        .grid = {3}, .attributes = {attribute_of(cudaLaunchAttributeClusterDimension, 3)}};
+    in.first.emplace(build(*in.built).add(kernel_node(in.add, config, in.cells.data(), 1)));
+  };
+  add("node, kernel with attributes", runs("graph_builder_ref::add kernel_node"),
+      {shared_owner, adds(4)}, with_attributes);
+  add("node, kernel with attributes, changed", runs("node::set"),
+      {shared_owner, with_clusters, adds(4)}, with_attributes);
+}
+
 /// Kinds that cannot be changed.
 void add_other_kinds(rows& add) {
   auto const waits = runs("graph_builder_ref::add wait_node");
@@ -89,6 +110,40 @@ void add_other_kinds(rows& add) {
   step const add_child = [](auto& in) { in.built->add_child(*in.copy); };
   add("node, embedded graph", runs("graph_builder_ref::add child_node"), {child, adds(5)}, embed);
   add("node, child", runs("graph::add_child"), {child, adds(5)}, add_child);
+  step const embedded = [=](auto& in) {
+    in.first.emplace(build(*in.built).add(child_node(*in.copy)));
+  };
+  step const another = [](auto& in) {
+    in.third.emplace(*in.worker);
+    build(*in.third).add(kernel_node(in.add, {}, in.owner(), 7));
+  };
+  step const seen = [](auto& in) { in.sees_owners = true; };
+  add("child, changed", runs("node::set"), {child, embedded, another, adds(7)}, [](auto& in) {
+    in.first->set(child_node(*in.third));
+  }).stated = {{"*", "the child runs the other graph, but may not be registered"}};
+  add("child, changed in an exec", runs("set"), {child, embedded, another, exec, adds(7)},
+      [](auto& in) { escrow::set(*in.exec, *in.first, child_node(*in.third)); });
+  step const shared = [](auto& in) { in.shared = in.owner(); };
+  step const inside = [](auto& in) {
+    in.first = in.first->node_of(nodes_of(embedded_in(*in.first))[0]);
+  };
+  step const set_inside = [](auto& in) { in.first->set(kernel_node(in.add, {}, in.shared, 9)); };
+  add("child, a node in it changed", runs("node::set"),
+      {child, embedded, inside, shared, adds(9), seen}, set_inside);
+  add("child, a node in it cloned", runs("graph::clone"),
+      {child, embedded, inside, shared, set_inside, [](auto& in) { in.copy.reset(); }, adds(9),
+       seen},
+      clone);
+  step const neighbour = [](auto& in) { static_cast<void>(in.first->join()); };
+  add("node, its predecessors", runs("node::predecessors"), {one, neighbour}, [](auto& in) {
+    in.answer = std::to_string(nodes_in(*in.built).back().predecessors().size());
+  });
+  add("node, its successors", runs("node::successors"), {one, neighbour},
+      [](auto& in) { in.answer = std::to_string(in.first->successors().size()); });
+  add("node, disabled in an exec", runs("set_enabled"), {one, exec, adds(0)},
+      [](auto& in) { set_enabled(*in.exec, *in.first, false); });
+  add("node, whether it is enabled", runs("is_enabled"), {one, exec, adds(1)},
+      [](auto& in) { in.answer = is_enabled(*in.exec, *in.first) ? "yes" : "no"; });
   add("node, embedded graph beside memory", runs("graph_builder_ref::add"),
       {child, adds(5), alloc, free}, embed);
   add("node, child beside memory", runs("graph::add_child"), {child, adds(5), alloc, free},
@@ -118,6 +173,15 @@ void add_conditions(rows& add) {
   add("node, in a body", runs("graph_builder_ref::add"), {condition, body, mine, adds(1)},
       moving_mine([](auto& in) { in.body->add(kernel_node(in.add, {}, std::move(in.mine), 1)); }))
       .stated = moved_into_kind;
+  step const owner_in_one = [](build_stage& in) {
+    conditional_node const made = build(*in.built).add(if_node(*in.looked_at));
+    in.first.emplace(made);
+    made.body().add(kernel_node(in.add, {}, in.owner(), 1));
+    in.going = {0};
+  };
+  add("node, conditional, destroyed", runs("node::destroy"), {condition, owner_in_one},
+      [](auto& in) { in.first->destroy(); })
+      .stated = owners_go_later;
   step const in_body = [](auto& in) { in.body->add(kernel_node(in.add, {}, in.owner(), 1)); };
   add("body, handle", runs("body_graph::get"), {condition, body, in_body, adds(1)},
       [](auto& in) { in.answer = in.body->get() != nullptr ? "body" : "null"; });
@@ -149,7 +213,8 @@ void add_owners(rows& add) {
     build(*in.built).add(kernel_node(in.add, {}, in.owner(), 10));
   };
   add("owner, its node destroyed", runs("node::destroy"), {owned, adds(10), another, going},
-      [](auto& in) { in.first->destroy(); });
+      [](auto& in) { in.first->destroy(); })
+      .stated = owners_go_later;
   add("owner, changed in an exec", runs("set"), {owned, exec, adds(10)}, moving_mine([](auto& in) {
         escrow::set(*in.exec, *in.first, kernel_node(in.add, {}, std::move(in.mine), 10));
       }))
@@ -276,9 +341,9 @@ void add_libraries(rows& add) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, EveryCall,
-                         testing::ValuesIn(rows::of({add_kinds, add_other_kinds, add_conditions,
-                                                     add_owners, add_graphs, add_launches,
-                                                     add_libraries})),
+                         testing::ValuesIn(rows::of({add_kinds, add_attributes, add_other_kinds,
+                                                     add_conditions, add_owners, add_graphs,
+                                                     add_launches, add_libraries})),
                          name_of);
 
 }  // namespace

@@ -245,6 +245,7 @@ class build_stage : public fault_world {
   std::optional<graph> built{std::in_place, *worker};
   std::optional<node> first;
   std::optional<graph> copy;
+  std::optional<graph> third;
   std::optional<graph_exec> exec;
   std::optional<body_graph> body;
   std::optional<condition> looked_at;
@@ -280,12 +281,12 @@ class build_stage : public fault_world {
     std::string text = text_of("answer", answer, "capturing", is_capturing(), "mine",
                                mine != nullptr, "destroyed");
     for (fate_ptr const& each : fates) text += text_of(each->times());
-    for (std::optional<graph> const* const each : {&built, &copy})
+    for (std::optional<graph> const* const each : {&built, &copy, &third})
       text += !*each ? "no graph "
                      : text_of("nodes", nodes_in(**each).size(), "edges", edges_in(**each).size());
     if (built && sees_owners) text += text_of("holds", built->held().owners);
-    for (cudaGraph_t const each : built ? built->core()->bodies : std::vector<cudaGraph_t>())
-      text += text_of("body", nodes_of(each).size());
+    for (auto const& each : built ? built->core()->bodies : std::vector<graph_core::body>())
+      text += text_of("body", nodes_of(each.graph).size());
     return text + alive_graphs() +
            text_of("has", exec.has_value(), looked_at.has_value(), memory.has_value(),
                    scope.has_value(), loaded.has_value(), found.has_value());
@@ -335,6 +336,7 @@ class build_stage : public fault_world {
     body.reset();
     exec.reset();
     copy.reset();
+    third.reset();
     built.reset();
     plain.reset();
     kinds.reset();

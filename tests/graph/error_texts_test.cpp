@@ -219,7 +219,7 @@ TEST_F(ErrorTexts, OfAFailedCallOfGraphsNodesAndMemoryNameTheCallersLine) {
        [&] { return build(by_hand).add(memset_node(cells.data(), {.width = 1})); }},
       {__LINE__, "graph_builder_ref::join", "cudaGraphAddNode",
        [&] { return build(by_hand).join(); }},
-      {__LINE__, "node::destroy", "cudaGraphNodeGetType", [&] { node.destroy(); }},
+      {__LINE__, "node::destroy", "cudaGraphDestroyNode", [&] { node.destroy(); }},
       {__LINE__, "node::set", "cudaGraphNodeSetParams",
        [&] { node.set(memset_node(cells.data(), {.width = 2})); }},
       {__LINE__, "launch", "cudaLaunchKernelExC",

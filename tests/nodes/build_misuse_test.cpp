@@ -39,7 +39,8 @@ TEST_F(BuildMisuse, AKindThatCannotBeIsRefused) {
     return [=, this] { static_cast<void>(kernel_node(add, config, cells.data(), 1)); };
   };
   launch_config with_attributes;
-  with_attributes.attributes.resize(1);
+  with_attributes.attributes.push_back(
+      attribute_of(cudaLaunchAttributeDeviceUpdatableKernelNode, 1));
   launch_config with_deleter;
   with_deleter.deleter = worker.get();
   kernel from(add);
@@ -68,7 +69,7 @@ TEST_F(BuildMisuse, AKindThatCannotBeIsRefused) {
        {"kernel_node",
         {"the kernel is null"},
         [&] { return kernel_node(from, {}); }},  // NOLINT(bugprone-use-after-move)
-       {"kernel_node", {"attributes"}, kernel_of(with_attributes)},
+       {"kernel_node", {"an attribute of `config`"}, kernel_of(with_attributes)},
        {"kernel_node", {"deleter"}, kernel_of(with_deleter)},
        {"kernel_node", {"`shared_bytes`"}, kernel_of({.shared_bytes = std::size_t{1} << 32})},
        {"record_node", {"the event is null"}, [&] { return record_node(no_event); }},
@@ -90,15 +91,6 @@ TEST_F(BuildMisuse, ParametersOfAnotherKindAreRefusedAndChangeNothing) {
   });
   run(exec);
   EXPECT_EQ(device.read()[0], 1);
-}
-
-TEST_F(BuildMisuse, DestroyingAConditionalNodeIsRefused) {
-  condition const always = build(*built).make_condition(1);
-  conditional_node const made = build(*built).add(if_node(always));
-  expect_refused([&] { made.destroy(); }, "node::destroy", "conditional");
-  add_to(made.body(), 0);
-  run(*built);
-  EXPECT_EQ(cells.load(), 1);
 }
 
 TEST_F(BuildMisuse, AConditionOfAnotherGraphOrBodyIsRefused) {

@@ -137,6 +137,14 @@ TEST_F(RefusedByCuda, AFreeOfOtherMemoryAndTheRemovalOfAMemoryNodeAreExplained) 
   expect_note([&] { memory.destroy(); }, {"cudaErrorNotSupported"});
 }
 
+TEST_F(RefusedByCuda, MemoryOfNoDeviceIsExplained) {
+  for (alloc_config const& wrong : {alloc_config{.device = 99}, alloc_config{.peers = {99}}}) {
+    expect_note([&] { build(*built).add(alloc_node(4, wrong)); },
+                {"graph_builder_ref::add", "`device`, or one of `peers`, is no device"});
+  }
+  EXPECT_TRUE(nodes_in(*built).empty());
+}
+
 TEST_F(RefusedByCuda, ANodeThatIsYoungerThanTheExecIsSuspected) {
   add_to(*built, 0);
   graph_exec exec(*built);

@@ -182,6 +182,32 @@ TEST_F(NodeChanges, CallablesEventsFillsAndCopiesAreSwappedToo) {
   EXPECT_EQ(exec.held().owners, 1U) << "the callable";
 }
 
+TEST_F(NodeChanges, ACapturedCopyThatNamedItsKindIsSetInAnExec) {
+  cells.store(0, 4);
+  cells.store(1, 5);
+  for (cudaMemcpyKind const kind : {cudaMemcpyHostToDevice, cudaMemcpyDefault}) {
+    graph const source = captured([&](cudaStream_t on) {
+      must(cudaMemcpyAsync(device.data(), cells.data(), sizeof(int), kind, on));
+    });
+    graph_exec exec(source);
+    node const copied = sole_node(source);
+    escrow::set(exec, copied, memcpy_node(device.data() + 1, cells.data() + 1, sizeof(int)));
+    run(exec);
+    EXPECT_EQ(device.read()[1], 5);
+    auto const reversed = [&] {
+      escrow::set(exec, copied, memcpy_node(cells.data() + 2, device.data() + 1, sizeof(int)));
+    };
+    if (kind != cudaMemcpyDefault)
+      expect_error([&] { return reversed(), 0; }, cudaErrorInvalidValue);
+    must(cudaMemset(device.data() + 1, 0, sizeof(int)));
+    copied.set(memcpy_node(device.data() + 2, cells.data(), sizeof(int)));
+    EXPECT_EQ(memcpy_params_of(copied).kind, kind);
+    exec.update(source);
+    run(exec);
+    EXPECT_EQ(device.read()[2], 4);
+  }
+}
+
 TEST_F(NodeChanges, WhatAnExecWasGivenIsReleasedAfterTheLaunchesInFlightWhenItIsGivenAnother) {
   node const changed = add_owned(hold_up_at(*built), first);
   std::optional<graph_exec> exec(*built);

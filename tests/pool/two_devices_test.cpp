@@ -285,6 +285,28 @@ TEST_F(AcrossDevices, WhatAnExecOrAHoistHoldsStaysUntilTheOtherDevicesStreamIsDo
   EXPECT_TRUE(is_nothing_in_graphs());
 }
 
+TEST_F(AcrossDevices, ANodesMemoryIsOfTheDeviceThatIsNamedAndPeersReachIt) {
+  int can_reach = 0;
+  must(cudaDeviceCanAccessPeer(&can_reach, 0, 1));
+  graph built(*worker);
+  alloc_config config{.device = 1};
+  if (can_reach != 0) config.peers = {0};
+  pinned_ints seen;
+  allocation const memory = build(built).add(alloc_node(4 * sizeof(int), config));
+  cudaMemAllocNodeParams params{};
+  must(cudaGraphMemAllocNodeGetParams(memory.get(), &params));
+  EXPECT_EQ(params.poolProps.location.id, 1);
+  EXPECT_EQ(params.accessDescCount, config.peers.size());
+  auto* const data = static_cast<int*>(memory.address());
+  node last = memory.add(memset_node(data, {.value = 6, .element_bytes = 4, .width = 4}));
+  if (can_reach != 0) last = last.add(kernel_node(adds, {}, data, 5));
+  last.add(memcpy_node(seen.data(), data, sizeof(int))).add(free_node(data));
+  graph_exec exec(built);
+  exec.launch(one);
+  sync(one);
+  EXPECT_EQ(seen.load(), can_reach != 0 ? 11 : 6);
+}
+
 TEST_F(AcrossDevices, AGraphBuiltByHandHasNodesAndMemoryOnBoth) {
   constexpr std::size_t n = 4;
   pinned_ints seen(3 * n);

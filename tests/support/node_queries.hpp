@@ -70,19 +70,11 @@ template <class Answer>
   return found;
 }
 
-[[nodiscard]] std::vector<node> neighbours_of(node const& of, auto list) {
-  std::size_t count = 0;
-  must(list(of.get(), nullptr, nullptr, &count));
-  std::vector<cudaGraphNode_t> found(count);
-  std::vector<cudaGraphEdgeData> data(count);
-  if (count != 0) must(list(of.get(), found.data(), data.data(), &count));
-  return as_nodes(of, found);
-}
 [[nodiscard]] inline std::vector<node> predecessors_of(node const& of) {
-  return neighbours_of(of, [](auto... out) { return cudaGraphNodeGetDependencies(out...); });
+  return of.predecessors();
 }
 [[nodiscard]] inline std::vector<node> successors_of(node const& of) {
-  return neighbours_of(of, [](auto... out) { return cudaGraphNodeGetDependentNodes(out...); });
+  return of.successors();
 }
 
 using edge_list = std::vector<std::pair<node, node>>;

@@ -84,10 +84,10 @@ class [[nodiscard]] ESCROW_API relaxed_capture_scope {
 //   Escrow holds this lock around its own calls. Plain calls need it if another thread, e.g.
 //   Escrow's worker, may concurrently create or destroy a related one: cudaGraphInstantiate...,
 //   cudaGraphClone, cudaGraphNodeFindInClone, cudaGraphAddChildGraphNode (cudaGraphAddNode of a
-//   child), cudaGraphExecUpdate, cudaGraphExecChildGraphNodeSetParams, cudaGraphExecDestroy,
-//   cudaGraphDestroy, cudaGraphDestroyNode. So do cudaStreamEndCapture and cudaStreamDestroy of an
-//   invalidated capture, which destroy its graph. Launches, and adding and setting other nodes, do
-//   not.
+//   child), cudaGraphExecUpdate, cudaGraphNodeSetParams and cudaGraphExecNodeSetParams of a child,
+//   cudaGraphExecDestroy, cudaGraphDestroy, cudaGraphDestroyNode. So do cudaStreamEndCapture and
+//   cudaStreamDestroy of an invalidated capture, which destroy its graph. Launches, and adding and
+//   setting other nodes, do not.
 // Thread safety: any thread. One lock per process, or per copy of this library. Recursive.
 // Waits: for CUDA calls. While holding it, wait neither for another thread (deleter::drain() does)
 //   nor for the GPU. Before cudaGraphExecDestroy of an exec with conditional nodes, which waits for

@@ -86,6 +86,10 @@ class ESCROW_API graph {
   // Internal: the same: a node of `in` with a copy of `child`. Throws as add_child().
   [[nodiscard]] static cudaGraphNode_t embed(char const* call, graph_core* child, cudaGraph_t in,
                                              std::span<cudaGraphNode_t const> after);
+  // Internal: the same: gives a child node of `in`, the graph of `core` or a body of it, a copy of
+  // another graph.
+  static void embed_anew(char const* call, graph_core* child, graph_core& core, cudaGraph_t in,
+                         cudaGraphNode_t node);
 
  private:
   friend class capture_scope;

@@ -151,6 +151,10 @@ class ESCROW_API graph_exec {
   // Internal: the same: changes a node of that graph in this exec, and keeps `payload` for it.
   // Throws cuda_error, std::bad_alloc, and exec and owners are then unchanged.
   void set_node(cudaGraphNode_t changed, cudaGraphNodeParams& params, retired_object::loan payload);
+  // Internal: the same: the graph that a child node of it runs.
+  void set_child(cudaGraphNode_t changed, graph_core* child);
+  // Internal: whether a node of that graph runs.
+  void set_enabled(cudaGraphNode_t changed, bool is_enabled);
 
  private:
   friend class exec_set;  // uses `state`

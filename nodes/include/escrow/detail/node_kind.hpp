@@ -5,9 +5,11 @@
 
 #include <concepts>
 #include <memory>
+#include <span>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "escrow/core/error.hpp"
 #include "escrow/core/event.hpp"
@@ -27,6 +29,7 @@ namespace detail {
 struct node_draft {
   cudaGraphNodeParams params{};
   retired_object::loan payload;
+  std::span<cudaLaunchAttribute const> attributes = {};  // of a kernel
 };
 
 // A kind of node whose parameters can be changed. draft() is called once, in the name of a function
@@ -98,9 +101,15 @@ class owning_kind {
         has_(has_what_a_move_takes(owner)),
         owner_(std::move(owner)) {}
 
+  // Of a kernel; they are moved with the kind.
+  void set_attributes(std::vector<cudaLaunchAttribute> attributes) noexcept {
+    attributes_ = std::move(attributes);
+    if (!attributes_.empty()) has_ = possession(true);
+  }
+
   [[nodiscard]] node_draft draft(char const* call, graph_core& core) {
     has_.require(call);
-    node_draft made{params_, {}};
+    node_draft made{params_, {}, attributes_};
     pointers_ = addresses_of(values_);
     if (params_.type == cudaGraphNodeTypeKernel) {
       made.params.kernel.kernelParams = pointers_.data();
@@ -127,6 +136,7 @@ class owning_kind {
   }
 
   cudaGraphNodeParams params_;
+  std::vector<cudaLaunchAttribute> attributes_;
   Values values_;
   decltype(addresses_of(std::declval<Values&>())) pointers_{};
   possession has_;  // before the owner, which is moved away
@@ -159,7 +169,10 @@ auto kernel_kind(kernel const& launched, launch_config const& config, source_loc
   return called_at("kernel_node", where, [&] {
     cudaGraphNodeParams const params = kernel_params(launched, config);
     auto values = node_values(static_cast<Launched*>(nullptr), arguments...);
-    return taking_kind(params, owner(launched, arguments...), std::move(values));
+    auto attributes = config.attributes;
+    auto made = taking_kind(params, owner(launched, arguments...), std::move(values));
+    made.set_attributes(std::move(attributes));
+    return made;
   });
 }
 template <class Launched, class... Arguments>

@@ -25,12 +25,13 @@ class node;
 // What: a place in a graph, where nodes are added: build(graph) gives the one at its beginning,
 //   where a node waits for nothing, as in a body; a node is the place after it. What an argument of
 //   a kind owns is kept by the graph, its clones, execs and their launches. The graph keeps it
-//   until it is next used after the node was changed or destroyed. Execs and clones that were made
-//   before keep it. CUDA decides which kinds may stand in a body or in a graph with memory nodes.
+//   until the node is destroyed, or the graph is next used after the node was changed. Execs and
+//   clones that were made before keep it. CUDA decides which kinds may stand in a body or in a
+//   graph with memory nodes.
 // Thread safety: one thread at a time uses a graph, as CUDA demands.
 // Lifetime: a value, which does not keep its graph, but for bodies.
 // Capture: capture-safe.
-// Errors: usage_error if the graph or this node was destroyed, the graph was moved from or
+// Errors: usage_error if the graph, body or node was destroyed, the graph was moved from or
 //   detached, this is empty, and for what cannot be meant; cuda_error, std::bad_alloc. The graph
 //   and what it keeps are then as before; a kind that was passed ends.
 // Example: examples/conditional.cpp.
@@ -108,6 +109,19 @@ class ESCROW_API graph_builder_ref {
 template <detail::changeable_kind Kind>
 void set(graph_exec& exec, node const& changed, Kind kind,
          source_location where = source_location::current());
+// The same of a child node: it runs a copy of another graph, of the same nodes and edges, which the
+// exec then keeps what it holds of. Kernels keep their launch attributes. Throws usage_error if
+// that graph uses a sharing group. Source: cudaGraphExecNodeSetParams.
+ESCROW_API void set(graph_exec& exec, node const& changed, child_kind const& kind,
+                    source_location where = source_location::current());
+
+// Whether that kernel, memset or memcpy runs in later launches of `exec`: one that does not acts as
+// an empty node, and its owners stay. set() and update() leave it so. Throws as set(). Source:
+// cudaGraphNodeSetEnabled, cudaGraphNodeGetEnabled.
+ESCROW_API void set_enabled(graph_exec& exec, node const& changed, bool is_enabled,
+                            source_location where = source_location::current());
+[[nodiscard]] ESCROW_API bool is_enabled(graph_exec const& exec, node const& asked,
+                                         source_location where = source_location::current());
 
 // What: a node, which is also the place after it: `build(graph).add(...).add(...)` is a chain. Its
 //   parameters can be changed, with what they keep alive, and are read with CUDA's calls on get().
@@ -128,6 +142,13 @@ class ESCROW_API node : public graph_builder_ref {
     return one.after_ == other.after_;
   }
 
+  // The nodes that this one waits for, also if only for their beginning, and those that wait for
+  // it. Source: cudaGraphNodeGetDependencies, cudaGraphNodeGetDependentNodes.
+  [[nodiscard]] std::vector<node> predecessors(
+      source_location where = source_location::current()) const;
+  [[nodiscard]] std::vector<node> successors(
+      source_location where = source_location::current()) const;
+
   // Makes this node wait for `other`, too. Throws cuda_error if it does already, also if only for
   // its beginning (programmatic dependent launch). Source: cudaGraphAddDependencies.
   node const& after(node const& other, source_location where = source_location::current()) const;
@@ -143,23 +164,34 @@ class ESCROW_API node : public graph_builder_ref {
     });
   }
 
-  // Takes the node out of its graph, with its edges. What is kept for it is released when the graph
-  // is next used. Not for a conditional node, without which CUDA cannot instantiate its condition's
-  // graph. Source: cudaGraphDestroyNode.
+  // The same of a child node: it runs a copy of another graph, as child_node() says, also of a call
+  // that fails when the copy is there. Nodes of the copy before must not be used any more.
+  void set(child_kind const& kind, source_location where = source_location::current()) const;
+
+  // Takes the node out of its graph, with its edges and its bodies, and releases what is kept for
+  // it unless an exec, a clone or a launch keeps it: if a call for that fails, when the graph is
+  // next used. CUDA instantiates no graph with a condition that no node has: after a conditional
+  // node add another one with its condition. Source: cudaGraphDestroyNode.
   void destroy(source_location where = source_location::current()) const;
 
  private:
   friend class graph_builder_ref;
   template <detail::changeable_kind Kind>
   friend void set(graph_exec& exec, node const& changed, Kind kind, source_location where);
+  friend void set(graph_exec& exec, node const& changed, child_kind const& kind,
+                  source_location where);
+  friend void set_enabled(graph_exec& exec, node const& changed, bool is_enabled,
+                          source_location where);
+  friend bool is_enabled(graph_exec const& exec, node const& asked, source_location where);
 
   explicit node(graph_builder_ref&& place) noexcept : graph_builder_ref(std::move(place)) {}
 
+  [[nodiscard]] std::vector<node> nodes_of_handles(std::vector<cudaGraphNode_t> const& them) const;
   void set_params(detail::node_draft& draft) const;
   void set_params_in(graph_exec& exec, detail::node_draft& draft) const;
   // For set() in an exec: the graph that the exec was created from, if the node is of it; else
   // throws usage_error.
-  [[nodiscard]] graph_core& core_in(graph_exec const& exec) const;
+  [[nodiscard]] graph_core& core_in(char const* call, graph_exec const& exec) const;
 };
 
 // What: a node that allocates, and the address that the memory has at each launch, from this node
@@ -242,7 +274,7 @@ node graph_builder_ref::add(Kind kind, source_location where) const {
 template <detail::changeable_kind Kind>
 void set(graph_exec& exec, node const& changed, Kind kind, source_location where) {
   detail::called_at("set", where, [&] {
-    detail::node_draft made = kind.draft("set", changed.core_in(exec));
+    detail::node_draft made = kind.draft("set", changed.core_in("set", exec));
     changed.set_params_in(exec, made);
   });
 }

@@ -21,9 +21,10 @@
 
 namespace escrow::inline v0_1 {
 
-// What: a kernel, with a share of the library that it was found in, if it was.
-// Lifetime: the library stays loaded as long as a kernel of it is there, and launches and graphs
-//   that launch() made. One that was moved from is null, and is not launched.
+// What: a kernel, with a share of the library that it was found in, or of what keeps it loaded.
+// Lifetime: the code stays loaded as long as a kernel of it is there, and launches, nodes and
+// graphs
+//   that have it. One that was moved from is null, and is not launched.
 class kernel {
  public:
   // A __global__ function that is linked into the program, which stays.
@@ -33,10 +34,28 @@ class kernel {
       : kernel(reinterpret_cast<void const*>(function)) {}
   // The same, by the address that cudaLaunchKernel takes.
   explicit kernel(void const* function) noexcept : function_(std::shared_ptr<void>(), function) {}
-  explicit kernel(char const* name) = delete;  // a name is looked up in a library
+  explicit kernel(char const* name) = delete;     // a name is looked up in a library
+  explicit kernel(cudaKernel_t loaded) = delete;  // say what keeps it loaded: below
+  // A kernel that other code loaded (cuda.core, cuLibraryLoadData), and what keeps it loaded: the
+  // owner's last share unloads it, on the deleter's worker if a launch or a graph has that. Throws
+  // usage_error if one of them is null. A CUkernel is a cudaKernel_t.
+  kernel(cudaKernel_t loaded, std::shared_ptr<void const> owner,
+         source_location where = source_location::current())
+      : kernel(detail::called_at("kernel::kernel", where, [&] {
+          if (loaded == nullptr || owner == nullptr) {
+            throw usage_error("kernel::kernel",
+                              loaded == nullptr ? "`loaded` is null" : "`owner` is null",
+                              "pass a kernel that is loaded, and what unloads it at its end");
+          }
+          return std::shared_ptr<void const>(std::move(owner), static_cast<void const*>(loaded));
+        })) {}
+  // A driver module's function, which the runtime does not launch (measured:
+  // cudaErrorInvalidResourceHandle): load its code with cuLibraryLoadData, or library::load, and
+  // find the kernel there.
+  kernel(cudaFunction_t, auto&&...) = delete;
   // What cudaLaunchKernel and kernel nodes take.
   [[nodiscard]] void const* get() const noexcept { return function_.get(); }
-  // A share of the library that the kernel keeps; null for one that is linked in.
+  // A share of the library, or owner, that the kernel keeps; null for one that is linked in.
   [[nodiscard]] std::shared_ptr<void const> library() const noexcept {
     return function_.use_count() == 0 ? nullptr : function_;
   }
@@ -93,7 +112,7 @@ struct launch_config {
   dim3 grid = {1, 1, 1};         // in blocks
   dim3 block = {1, 1, 1};        // in threads
   std::size_t shared_bytes = 0;  // of dynamic shared memory a block
-  // Clusters, cooperative launch and the like; not for nodes. Source: cudaLaunchAttribute.
+  // Clusters, cooperative launch and the like. Source: cudaLaunchAttribute.
   std::vector<cudaLaunchAttribute> attributes = {};
   // Null: deleter::global(). Not for nodes, whose graph has one.
   escrow::deleter* deleter = nullptr;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "escrow/detail/node_kind.hpp"
 #include "escrow/nodes/launch.hpp"
@@ -68,14 +69,18 @@ constexpr void require_writable() {
 // add(), is not used again, unless it keeps nothing: that is a usage_error. They throw usage_error
 // for what cannot be meant, and what taking a share throws, and nothing was moved then. Any thread.
 
-// A kernel; arguments as of escrow::launch(). Attributes and deleter of `config` must be empty: the
-// graph has a deleter.
+// A kernel; arguments as of escrow::launch(). The deleter of `config` must be empty: the graph has
+// one. Its attributes are set in the graph, where CUDA takes them for a node (clusters,
+// cooperative, priority and the like); others of a node that is changed stay. In an exec they do
+// not change: set() refuses them. A node of such a kind is added in more calls; if the last of them
+// fails again and again, beside memory nodes, the node stays.
+// Source: cudaGraphKernelNodeSetAttribute.
 // Example: examples/conditional.cpp.
 // A class, and no function as the other kinds, so that the caller's line may follow the arguments.
 template <class Launched, class... Arguments>
 class [[nodiscard]] kernel_node : public detail::kernel_kind_of<Launched, Arguments...> {
  public:
-  // Throws usage_error for a null kernel, an empty lease, and attributes or a deleter in `config`.
+  // Throws usage_error for a null kernel, an empty lease, and a deleter in `config`.
   kernel_node(kernel const& launched, launch_config const& config, Arguments&&... arguments,
               source_location where = source_location::current())
       : detail::kernel_kind_of<Launched, Arguments...>(
@@ -104,8 +109,9 @@ template <class Destination>
 }
 
 // Copies `bytes` bytes between any two of device, pinned and pageable memory: pointers, arrays or
-// owners; CUDA infers the kind. A launch of a graph that copies to pageable memory blocks the host
-// until that copy is done (measured: cudaGraphLaunch).
+// owners; CUDA infers the cudaMemcpyKind, but a captured node that is set keeps its own. A launch
+// of a graph that copies to pageable memory blocks the host until that copy is done (measured:
+// cudaGraphLaunch).
 template <class To, class From>
 [[nodiscard]] auto memcpy_node(To&& to, From&& from, std::size_t bytes,
                                source_location where = source_location::current()) {
@@ -147,20 +153,27 @@ template <class Event>
 [[nodiscard]] ESCROW_API detail::owning_kind<detail::no_share> free_node(
     void* address, source_location where = source_location::current());
 
-// The kinds that follow cannot be changed once they are in a graph.
+// The kinds that follow cannot be changed once they are in a graph, but for child_node().
 
+// Where the memory of an alloc_node is, and which devices reach it.
+struct alloc_config {
+  int device = -1;              // negative: the one that is current where the kind is made
+  std::vector<int> peers = {};  // other devices, which read and write it, too
+};
 // What alloc_node() returns.
 struct alloc_kind {
   cudaGraphNodeParams params{};
+  std::vector<cudaMemAccessDesc> access;
 };
 // What child_node() returns: a share of the graph that add() copies.
 struct child_kind {
   std::shared_ptr<graph_core> child;
 };
 
-// Memory of the device that is current now, which is there from this node to the one that frees it;
-// `bytes` is not 0. Throws cuda_error, too.
-[[nodiscard]] ESCROW_API alloc_kind alloc_node(std::size_t bytes,
+// Memory of a device, which is there from this node to the one that frees it; `bytes` is not 0.
+// Graphs have no other: CUDA 13.0 refuses host memory, and gives device memory for managed
+// (measured). Throws cuda_error, too.
+[[nodiscard]] ESCROW_API alloc_kind alloc_node(std::size_t bytes, alloc_config const& config = {},
                                                source_location where = source_location::current());
 
 // A copy of `child` as it is when the node is added; the kind keeps it until then. The copy holds

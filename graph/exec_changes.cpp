@@ -1,0 +1,100 @@
+// Changes of single nodes in an exec, and what it then keeps.
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
+#include "exec_state.hpp"
+
+namespace escrow::inline v0_1 {
+
+void graph_exec::state::change(cudaGraphNode_t node, cudaGraphNodeParams& params,
+                               reference_sets added) {
+  auto const change = [&] {
+    {
+      std::optional<graph_lifetime_lock> turn;
+      if (params.type == cudaGraphNodeTypeGraph) turn.emplace();  // it is copied
+      check(cudaGraphExecNodeSetParams(exec(), node, &params), "cudaGraphExecNodeSetParams");
+    }
+    row_.reset();  // its nodes are others
+  };
+  auto of_nodes = of_nodes_;
+  auto const replaced = of_nodes.extract(node);
+  if (replaced.empty() && added.empty()) return change();
+  reference_sets sets = now_.sets();
+  if (!replaced.empty()) {
+    for (auto const& old : replaced.mapped()) {
+      std::erase_if(sets, [&](auto const& each) { return each.get() == old.get(); });
+    }
+  }
+  std::ranges::copy(added, std::back_inserter(sets));
+  if (!added.empty()) of_nodes.emplace(node, std::move(added));
+  holding next = holding_of(sets);
+  change();
+  of_nodes_ = std::move(of_nodes);
+  hold(next);
+}
+
+void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
+                            retired_object::loan payload) {
+  require_known_end("set");
+  group_pins pins;
+  now_.pin("set", pins);
+  relaxed_capture_scope const relaxed;
+  reference_sets added;
+  std::shared_ptr<graph_core> const source = source_.lock();
+  if (auto const kept = hand_on(std::move(payload), source->device())) {
+    retired_object* const owner = kept.get();
+    // In an order of its own: other execs of the graph do not have the owner.
+    added.push_back(source->set_of({&owner, 1}, nullptr));
+  }
+  change(node, params, std::move(added));
+}
+
+void graph_exec::state::set_child(cudaGraphNode_t node, graph_core* child) {
+  constexpr char const* call = "set";
+  require_known_end(call);
+  group_pins pins;
+  now_.pin(call, pins);
+  graph_core& source = detail::require_graph(call, child);
+  relaxed_capture_scope const relaxed;
+  graph_survey const survey = survey_of(call, source.native(), &source, {});
+  if (!survey.groups.empty()) {
+    throw usage_error(call, "`kind` is a child graph that uses a sharing group",
+                      "change the node by node::set, and use graph_exec::update");
+  }
+  hoist_scope const off(call, survey);
+  cudaGraphNodeParams params{};
+  params.type = cudaGraphNodeTypeGraph;
+  params.graph.graph = source.native();
+  change(node, params, off.sets());
+}
+
+void graph_exec::state::set_enabled(cudaGraphNode_t node, bool is_enabled) {
+  group_pins pins;
+  now_.pin("set_enabled", pins);
+  relaxed_capture_scope const relaxed;
+  check(cudaGraphNodeSetEnabled(exec(), node, is_enabled ? 1 : 0), "cudaGraphNodeSetEnabled");
+  row_.reset();
+}
+
+std::shared_ptr<graph_core> graph_exec::source(char const* call) const {
+  return require(call).source();
+}
+
+void graph_exec::set_node(cudaGraphNode_t changed, cudaGraphNodeParams& params,
+                          retired_object::loan payload) {
+  require("graph_exec::set_node").set(changed, params, std::move(payload));
+}
+
+void graph_exec::set_child(cudaGraphNode_t changed, graph_core* child) {
+  require("set").set_child(changed, child);
+}
+
+void graph_exec::set_enabled(cudaGraphNode_t changed, bool is_enabled) {
+  require("set_enabled").set_enabled(changed, is_enabled);
+}
+
+}  // namespace escrow::inline v0_1

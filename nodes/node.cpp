@@ -1,0 +1,183 @@
+// Nodes: read, changed and destroyed, in a graph or in an exec.
+#include <algorithm>
+#include <utility>
+
+#include "escrow/detail/cuda12.hpp"
+#include "escrow/nodes/build.hpp"
+#include "graph_core.hpp"
+#include "node_notes.hpp"
+
+namespace escrow::inline v0_1 {
+
+namespace {
+
+cudaGraphNodeParams child_params() {
+  cudaGraphNodeParams params{};
+  params.type = cudaGraphNodeTypeGraph;
+  return params;
+}
+
+bool is_on_host(void const* memory) noexcept {
+  cudaPointerAttributes its{};
+  return succeeded(cudaPointerGetAttributes(&its, memory)) &&
+         (its.type == cudaMemoryTypeHost || its.type == cudaMemoryTypeUnregistered);
+}
+
+// A copy in an exec keeps the cudaMemcpyKind that its node was captured with: neither set() nor an
+// update may give it another one (measured). So it is taken from the node, if the new addresses
+// have it.
+void keep_copy_kind(cudaGraphNode_t node, cudaGraphNodeParams& params) noexcept {
+  if (params.type != cudaGraphNodeTypeMemcpy) return;
+  cudaMemcpy3DParms now{};
+  cudaMemcpy3DParms& given = params.memcpy.copyParams;
+  if (!succeeded(cudaGraphMemcpyNodeGetParams(node, &now)) || now.kind == cudaMemcpyDefault) return;
+  bool const is_from_host = is_on_host(given.srcPtr.ptr);
+  bool const is_to_host = is_on_host(given.dstPtr.ptr);
+  cudaMemcpyKind const from_host = is_to_host ? cudaMemcpyHostToHost : cudaMemcpyHostToDevice;
+  cudaMemcpyKind const from_device = is_to_host ? cudaMemcpyDeviceToHost : cudaMemcpyDeviceToDevice;
+  if (now.kind == (is_from_host ? from_host : from_device)) given.kind = now.kind;
+}
+
+// `read`: CUDA's call, which tells the number if it gets no place.
+template <class Read>
+std::vector<cudaGraphNode_t> neighbours(Read const& read, char const* api) {
+  std::size_t count = 0;
+  check(read(nullptr, nullptr, &count), api);
+  std::vector<cudaGraphNode_t> found(count);
+  std::vector<cudaGraphEdgeData> edges(count);  // without it, CUDA refuses edges that have some
+  if (count != 0) check(read(found.data(), edges.data(), &count), api);
+  return found;
+}
+
+}  // namespace
+
+std::vector<node> node::predecessors(source_location where) const {
+  constexpr char const* call = "node::predecessors";
+  return detail::called_at(call, where, [&] {
+    static_cast<void>(require(call));
+    auto const read = [this](auto... out) { return cudaGraphNodeGetDependencies(get(), out...); };
+    return nodes_of_handles(neighbours(read, "cudaGraphNodeGetDependencies"));
+  });
+}
+
+std::vector<node> node::successors(source_location where) const {
+  constexpr char const* call = "node::successors";
+  return detail::called_at(call, where, [&] {
+    static_cast<void>(require(call));
+    auto const read = [this](auto... out) { return cudaGraphNodeGetDependentNodes(get(), out...); };
+    return nodes_of_handles(neighbours(read, "cudaGraphNodeGetDependentNodes"));
+  });
+}
+
+std::vector<node> node::nodes_of_handles(std::vector<cudaGraphNode_t> const& handles) const {
+  std::vector<node> found;
+  for (cudaGraphNode_t const each : handles) found.push_back(node_of(each));
+  return found;
+}
+
+node const& node::after(node const& other, source_location where) const {
+  constexpr char const* call = "node::after";
+  detail::called_at(call, where, [&] {
+    static_cast<void>(require(call));
+    require_beside(call, "`other`", other);
+    check(cudaGraphAddDependencies(in_, &other.after_, &after_, nullptr, 1),
+          "cudaGraphAddDependencies");
+  });
+  return *this;
+}
+
+void node::set_params(detail::node_draft& draft) const {
+  keep_copy_kind(get(), draft.params);
+  auto const call = [&] {
+    require("node::set").set(get(), draft.params, std::move(draft.payload), draft.attributes);
+  };
+  auto const is_cluster = [](cudaLaunchAttribute const& each) {
+    return each.id == cudaLaunchAttributeClusterDimension;
+  };
+  bool const names_clusters = std::ranges::any_of(draft.attributes, is_cluster);
+  with_note(call, [&](cudaError_t status) {
+    return change_note(status, get(), draft.params, names_clusters);
+  });
+}
+
+void node::set_params_in(graph_exec& exec, detail::node_draft& draft) const {
+  if (!draft.attributes.empty()) {
+    throw usage_error("set", "`kind` has launch attributes, which CUDA does not change in an exec",
+                      "leave them out, and the exec keeps those that it has; for others change the "
+                      "node by node::set, and make another graph_exec");
+  }
+  keep_copy_kind(get(), draft.params);
+  auto const call = [&] { exec.set_node(get(), draft.params, std::move(draft.payload)); };
+  with_note(call, [&](cudaError_t status) {
+    return exec_note(
+        status, get(), draft.params,
+        "the node is younger than the exec, or CUDA cannot change it so in one: change "
+        "the node, and make another graph_exec");
+  });
+}
+
+graph_core& node::core_in(char const* call, graph_exec const& exec) const {
+  std::shared_ptr<graph_core> const source = exec.source(call);
+  if (standing_ != standing::there) return require(call);  // which throws
+  bool const is_there = source != nullptr && source->native() != nullptr;
+  if (is_there && core_.lock() == source) return *source;
+  throw usage_error(
+      call, "the node is not of the graph that the exec was created from, or that is destroyed",
+      "make the exec of a `graph`, and keep that while nodes of it are used");
+}
+
+void node::destroy(source_location where) const {
+  detail::called_at("node::destroy", where, [&] {
+    graph_core& core = require("node::destroy");
+    with_note([&] { core.destroy(get()); }, destroy_note);
+    standing_ = standing::destroyed;
+  });
+}
+
+void node::set(child_kind const& kind, source_location where) const {
+  constexpr char const* call = "node::set";
+  detail::called_at(call, where, [&] {
+    graph_core& core = require(call);
+    with_note([&] { graph::embed_anew(call, kind.child.get(), core, in_, get()); },
+              [&](cudaError_t status) { return change_note(status, get(), child_params()); });
+  });
+}
+
+void set(graph_exec& exec, node const& changed, child_kind const& kind, source_location where) {
+  constexpr char const* call = "set";
+  detail::called_at(call, where, [&] {
+    static_cast<void>(changed.core_in(call, exec));
+    with_note([&] { exec.set_child(changed.get(), kind.child.get()); },
+              [&](cudaError_t status) {
+                return exec_note(
+                    status, changed.get(), child_params(),
+                    "the graph of `kind` must have the nodes and edges of the one that the exec "
+                    "runs, and the node must not be younger than the exec: else change the node by "
+                    "node::set, and make another graph_exec");
+              });
+  });
+}
+
+void set_enabled(graph_exec& exec, node const& changed, bool is_enabled, source_location where) {
+  constexpr char const* call = "set_enabled";
+  detail::called_at(call, where, [&] {
+    static_cast<void>(changed.core_in(call, exec));
+    with_note([&] { exec.set_enabled(changed.get(), is_enabled); },
+              [&](cudaError_t status) { return switch_note(status, changed.get()); });
+  });
+}
+
+bool is_enabled(graph_exec const& exec, node const& asked, source_location where) {
+  constexpr char const* call = "is_enabled";
+  return detail::called_at(call, where, [&] {
+    static_cast<void>(asked.core_in(call, exec));
+    unsigned is_it = 0;
+    auto const ask = [&] {
+      check(cudaGraphNodeGetEnabled(exec.get(), asked.get(), &is_it), "cudaGraphNodeGetEnabled");
+    };
+    with_note(ask, [&](cudaError_t status) { return switch_note(status, asked.get()); });
+    return is_it != 0;
+  });
+}
+
+}  // namespace escrow::inline v0_1

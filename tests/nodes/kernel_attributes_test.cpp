@@ -1,0 +1,127 @@
+// Launch attributes of kernel nodes: set with the node, read back, changed in the graph; in an exec
+// they stay. What CUDA does not take is explained, and changes nothing.
+#include "graph_nodes.hpp"
+#include "nodes_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+class KernelAttributes : public nodes_world {
+ protected:
+  void SetUp() override {
+    if (compute_capability() < 9) GTEST_SKIP() << "the device has no clusters";
+  }
+  /// A kernel that writes the size of its cluster to the first cell, which it owns.
+  [[nodiscard]] auto sizes(unsigned blocks, std::vector<cudaLaunchAttribute> attributes,
+                           fate_ptr const& fate = make_fate()) {
+    launch_config const config{.grid = {blocks}, .attributes = std::move(attributes)};
+    return kernel_node(function_of<int*>(kernel_id::cluster_size), config, shared(fate));
+  }
+  [[nodiscard]] static std::vector<cudaLaunchAttribute> clusters(int size) {
+    return {attribute_of(cudaLaunchAttributeClusterDimension, size)};
+  }
+  [[nodiscard]] static cudaLaunchAttributeValue read(node const& of, cudaLaunchAttributeID id) {
+    cudaLaunchAttributeValue value{};
+    must(cudaGraphKernelNodeGetAttribute(of.get(), id, &value));
+    return value;
+  }
+  [[nodiscard]] int size_in(graph_exec& exec) {
+    run(exec);
+    return cells.load();
+  }
+  [[nodiscard]] int size_now() {
+    graph_exec exec(*built);
+    return size_in(exec);
+  }
+  static void expect_note(auto&& failing, std::vector<std::string> parts) {
+    parts.push_back("tests/nodes/kernel_attributes_test.cpp");
+    test::expect_error<cuda_error>(failing, parts);
+    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  }
+};
+
+TEST_F(KernelAttributes, AreTheNodesInTheGraphItsClonesAndExecs) {
+  fate_ptr const fate = make_fate();
+  auto attributes = clusters(2);
+  attributes.push_back(attribute_of(cudaLaunchAttributePriority, -1));
+  node const made = build(*built).add(sizes(8, attributes, fate));
+  EXPECT_EQ(read(made, cudaLaunchAttributeClusterDimension).clusterDim.x, 2U);
+  EXPECT_EQ(read(made, cudaLaunchAttributePriority).priority, -1);
+  EXPECT_EQ(size_now(), 2);
+  std::optional<graph_exec> exec(built->clone());
+  built.reset();
+  EXPECT_EQ(size_in(*exec), 2);
+  EXPECT_TRUE(is_kept(fate));
+  exec.reset();
+  EXPECT_TRUE(is_released(fate));
+}
+
+TEST_F(KernelAttributes, ChangeWithTheNodeAndStayIfTheKindHasNone) {
+  fate_ptr const first = make_fate();
+  fate_ptr const second = make_fate();
+  node const made = build(*built).add(sizes(8, clusters(2), first));
+  std::optional<graph_exec> before(*built);
+  made.set(sizes(9, clusters(3), second));
+  EXPECT_EQ(size_now(), 3) << "neither grid has the other's clusters";
+  EXPECT_EQ(size_in(*before), 2);
+  before.reset();
+  EXPECT_TRUE(is_released(first));
+  made.set(sizes(6, {}));
+  EXPECT_EQ(size_now(), 3);
+  EXPECT_TRUE(is_released(second));
+  made.set(sizes(6, {attribute_of(cudaLaunchAttributePriority, -2)}));
+  EXPECT_EQ(size_now(), 3);
+  EXPECT_EQ(read(made, cudaLaunchAttributePriority).priority, -2);
+}
+
+TEST_F(KernelAttributes, DoNotChangeInAnExec) {
+  node const made = build(*built).add(sizes(8, clusters(2)));
+  graph_exec exec(*built);
+  expect_refused([&] { escrow::set(exec, made, sizes(8, clusters(4))); }, "set",
+                 "`kind` has launch attributes, which CUDA does not change in an exec");
+  made.set(sizes(8, clusters(4)));
+  fate_ptr const fate = make_fate();
+  escrow::set(exec, made, sizes(4, {}, fate));
+  EXPECT_EQ(size_in(exec), 2);
+  EXPECT_TRUE(is_kept(fate));
+}
+
+TEST_F(KernelAttributes, ThatCudaRefusesAreExplainedAndChangeNothing) {
+  fate_ptr const kept = make_fate();
+  fate_ptr const refused = make_fate();
+  node const made = build(*built).add(sizes(8, clusters(2), kept));
+  std::vector<cudaLaunchAttribute> const early{
+      attribute_of(cudaLaunchAttributePriority, -1),
+      attribute_of(cudaLaunchAttributeProgrammaticStreamSerialization, 1)};
+  auto const add_with = [&](auto attributes) { build(*built).add(sizes(8, attributes, refused)); };
+  expect_note([&] { add_with(clusters(3)); }, {"graph_builder_ref::add", "attribute 0 of `config`",
+                                               "a cluster that divides `grid`"});
+  expect_note([&] { add_with(early); }, {"attribute 1 of `config`, of id 6", "capture the launch"});
+  expect_note([&] { made.set(sizes(8, clusters(3), refused)); },
+              {"node::set", "a cluster that divides `grid`"});
+  expect_note([&] { made.set(sizes(8, early, refused)); }, {"node::set", "of id 6"});
+  expect_note([&] { made.set(sizes(9, {}, refused)); },
+              {"node::set", "`grid` is no multiple of the node's clusters"});
+  node const called = made.add(host_node([] {}));
+  expect_note([&] { called.set(sizes(8, clusters(2))); }, {"the node is of kind host"});
+  EXPECT_EQ(nodes_in(*built).size(), 2U);
+  EXPECT_EQ(read(made, cudaLaunchAttributePriority).priority, 0);
+  EXPECT_EQ(size_now(), 2);
+  EXPECT_TRUE(is_kept(kept));
+}
+
+TEST_F(KernelAttributes, AreNotLostWithAKindThatWasMoved) {
+  auto kind = kernel_node(add, {.grid = {2}, .attributes = clusters(2)}, cells.data(), 1);
+  auto const twin = kind;
+  build(*built).add(twin).add(twin);
+  build(*built).add(std::move(kind));
+  // NOLINTNEXTLINE(bugprone-use-after-move): that is tested
+  expect_refused([&] { build(*built).add(std::move(kind)); }, "graph_builder_ref::add",
+                 "`kind` was moved from");
+  for (node const& each : nodes_in(*built)) {
+    EXPECT_EQ(read(each, cudaLaunchAttributeClusterDimension).clusterDim.x, 2U);
+  }
+}
+
+}  // namespace
+}  // namespace escrow::test
