@@ -227,7 +227,9 @@ std::vector<audit_finding> audit_for(char const* call, graph_ref const& graph,
   auto const add = [&roots](cudaGraph_t each) {
     if (std::ranges::find(roots, each) == roots.end()) roots.push_back(each);
   };
-  if (graph.core() != nullptr) std::ranges::for_each(graph.core()->bodies, add);
+  if (graph.core() != nullptr) {
+    std::ranges::for_each(graph.core()->bodies, add, &graph_core::body::graph);
+  }
   std::ranges::for_each(bodies, add);
   auditor its(*lookup, with_freed);
   for (cudaGraph_t const each : roots) its.walk(call, each);
