@@ -16,7 +16,7 @@
 namespace escrow::inline v0_1 {
 
 // What has a range of addresses: a slot, or an arena.
-class ESCROW_LOCAL range_owner {
+class range_owner {
  public:
   // What it is, for an address at `offset` from the begin. Any thread, under the book's lock.
   virtual void tell(known_address& its, std::size_t offset) const noexcept = 0;
@@ -32,7 +32,7 @@ class ESCROW_LOCAL range_owner {
 // Lifetime: the process's. A range is removed before its memory is freed, since the next owner may
 //   add it at once.
 // Errors: what adds throws std::bad_alloc; what removes allocates nothing.
-class ESCROW_LOCAL memory_book final : public address_lookup {
+class memory_book final : public address_lookup {
   struct range {
     std::string label = {};
     range_owner const* owner = nullptr;

@@ -42,7 +42,7 @@ struct graph_hold final : slot_reference {
 };
 
 // A slot's range of addresses, which ends before its resource.
-class ESCROW_LOCAL booked_slot final : range_owner {
+class booked_slot final : range_owner {
  public:
   explicit booked_slot(slot const& of) noexcept : of_(of) {}
   booked_slot(booked_slot&&) = delete;
