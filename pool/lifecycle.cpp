@@ -166,8 +166,9 @@ slot::slot(slot_pool& pool, size_class& of, slot_pool::make_function const& make
   ready_.make();
   unrecorded_.reserve(2);
   also_ready_.reserve(2);
+  if (from == nullptr) booked_.prepare(of.label);
   resource_ = make(of, from, bytes);
-  if (from == nullptr) booked_.add(*resource_, of.label);
+  if (from == nullptr) booked_.add(*resource_);
 }
 
 void booked_slot::tell(known_address& its, std::size_t /*offset*/) const noexcept {

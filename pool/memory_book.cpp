@@ -44,6 +44,22 @@ void memory_book::add(ranges& to, void const* begin, std::size_t bytes, range ma
   to.insert_or_assign(first, std::move(made));
 }
 
+memory_book::place memory_book::make_place(range_owner const& its, std::string label) {
+  ranges made;
+  made.try_emplace(0, range{.label = std::move(label), .owner = &its});
+  return made.extract(made.begin());
+}
+
+void memory_book::add_slot(place made, void const* begin, std::size_t bytes) noexcept {
+  made.key() = number_of(begin);
+  made.mapped().end = made.key() + bytes;
+  std::lock_guard const lock(mutex_);
+  forget(ended_, made.key(), made.mapped().end);
+  forget(older_, made.key(), made.mapped().end);
+  slots_.erase(made.key());
+  slots_.insert(std::move(made));
+}
+
 void memory_book::end(ranges& in, void const* begin) noexcept {
   std::lock_guard const lock(mutex_);
   auto ended = in.extract(number_of(begin));

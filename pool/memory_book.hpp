@@ -16,7 +16,7 @@
 namespace escrow::inline v0_1 {
 
 // What has a range of addresses: a slot, or an arena.
-class ESCROW_LOCAL range_owner {
+class range_owner {
  public:
   // What it is, for an address at `offset` from the begin. Any thread, under the book's lock.
   virtual void tell(known_address& its, std::size_t offset) const noexcept = 0;
@@ -32,14 +32,23 @@ class ESCROW_LOCAL range_owner {
 // Lifetime: the process's. A range is removed before its memory is freed, since the next owner may
 //   add it at once.
 // Errors: what adds throws std::bad_alloc; what removes allocates nothing.
-class ESCROW_LOCAL memory_book final : public address_lookup {
+class memory_book final : public address_lookup {
+  struct range {
+    std::string label = {};
+    range_owner const* owner = nullptr;
+    std::uintptr_t end = 0;
+  };
+  using ranges = std::map<std::uintptr_t, range>;  // by the begin; they do not overlap
+
  public:
+  using place = ranges::node_type;
+
   [[nodiscard]] static memory_book& global();
 
   // `label`: what it is of, for texts, also when it has ended. The owner removes the range.
-  void add_slot(range_owner const& its, void const* begin, std::size_t bytes, std::string label) {
-    add(slots_, begin, bytes, {.label = std::move(label), .owner = &its});
-  }
+  // make_place() is for one that is added when nothing may fail any more.
+  [[nodiscard]] static place make_place(range_owner const& its, std::string label);
+  void add_slot(place made, void const* begin, std::size_t bytes) noexcept;
   void remove_slot(void const* begin) noexcept { end(slots_, begin); }
   void add_arena(range_owner const& its, void const* begin, std::size_t bytes, std::string label) {
     add(arenas_, begin, bytes, {.label = std::move(label), .owner = &its});
@@ -57,13 +66,6 @@ class ESCROW_LOCAL memory_book final : public address_lookup {
   [[nodiscard]] bool is_others(std::uintptr_t address) override;
 
  private:
-  struct range {
-    std::string label = {};
-    range_owner const* owner = nullptr;
-    std::uintptr_t end = 0;
-  };
-  using ranges = std::map<std::uintptr_t, range>;  // by the begin; they do not overlap
-
   static constexpr std::size_t ended_max = 256;
 
   void add(ranges& to, void const* begin, std::size_t bytes, range made);

@@ -42,16 +42,18 @@ struct graph_hold final : slot_reference {
 };
 
 // A slot's range of addresses, which ends before its resource.
-class ESCROW_LOCAL booked_slot final : range_owner {
+class booked_slot final : range_owner {
  public:
   explicit booked_slot(slot const& of) noexcept : of_(of) {}
   booked_slot(booked_slot&&) = delete;
   ~booked_slot() {
     if (begin_ != nullptr) memory_book::global().remove_slot(begin_);
   }
-  void add(resource_base const& its, std::string const& label) {
+  // First, since later, with the resource, nothing may fail. Throws std::bad_alloc.
+  void prepare(std::string const& label) { place_ = memory_book::make_place(*this, label); }
+  void add(resource_base const& its) noexcept {
     if (its.address == nullptr) return;
-    memory_book::global().add_slot(*this, its.address, its.bytes, label);
+    memory_book::global().add_slot(std::move(place_), its.address, its.bytes);
     begin_ = its.address;
   }
   void tell(known_address& its, std::size_t offset) const noexcept override;
@@ -61,6 +63,7 @@ class ESCROW_LOCAL booked_slot final : range_owner {
 
  private:
   slot const& of_;
+  memory_book::place place_;
   void const* begin_ = nullptr;
 };
 

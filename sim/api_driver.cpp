@@ -41,10 +41,6 @@ CUresult CUDAAPI graph_id(CUgraph handle, unsigned* id) {
   return CUDA_SUCCESS;
 }
 
-// A device's only context.
-CUcontext context_of(int device) {
-  return reinterpret_cast<CUcontext>(&the().devices[static_cast<std::size_t>(device)]);
-}
 int device_of(state const& s, CUcontext context) {
   int device = 0;
   while (device < s.how.devices && context_of(device) != context) ++device;

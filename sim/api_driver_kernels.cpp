@@ -52,10 +52,6 @@ CUmemoryPool pool_of(void const* address) {
   return after == s.allocations.begin() ? nullptr : std::prev(after)->second.pool;
 }
 
-CUcontext context_of(int device) {
-  return reinterpret_cast<CUcontext>(&the().devices[static_cast<std::size_t>(device)]);
-}
-
 }  // namespace
 
 // Exported, under names that begin like those of the runtime: see escrow_sim's CMakeLists.txt.

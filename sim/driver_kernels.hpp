@@ -1,10 +1,21 @@
-// The driver's functions for kernels and for addresses, under names that begin like those of the
-// runtime: see api_driver.cpp.
+// The driver's contexts, and its functions for kernels and for addresses, under names that begin
+// like those of the runtime: see api_driver.cpp.
 #pragma once
+
+#include "state.hpp"
 
 #include <cuda.h>
 
 #include <cstddef>
+
+namespace escrow::sim::model {
+
+// A device's only context. Lock held.
+inline CUcontext context_of(int device) {
+  return reinterpret_cast<CUcontext>(&the().devices[static_cast<std::size_t>(device)]);
+}
+
+}  // namespace escrow::sim::model
 
 extern "C" {
 CUresult CUDAAPI cuda_driver_kernel_params(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params);

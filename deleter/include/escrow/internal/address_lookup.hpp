@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "escrow/version.hpp"
+
 namespace escrow::inline v0_1 {
 
 struct group_order;

@@ -5,6 +5,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "escrow/version.hpp"
+
 namespace escrow::inline v0_1 {
 
 struct group_order;
