@@ -109,8 +109,11 @@ void* allocate_memory(std::size_t bytes, CUmemPoolHandle_st& pool, stream_state 
     auto const kept = pool.reserved - pool.used;
     return bytes - std::min(bytes, kept);
   };
-  if (!is_room_for(missing(), pool.device)) trim_all(pool.device);
-  if (!is_room_for(missing(), pool.device, bytes_freed_on(stream, pool.device))) return nullptr;
+  if (!is_room_for(missing(), pool.device)) {
+    trim_all(pool.device);
+    // Looks at all allocations.
+    if (!is_room_for(missing(), pool.device, bytes_freed_on(stream, pool.device))) return nullptr;
+  }
   void* const address = make(bytes, {.bytes = bytes, .device = pool.device, .pool = &pool});
   if (address == nullptr) return nullptr;
   in_use += missing();

@@ -170,7 +170,8 @@ std::vector<std::vector<std::size_t>> growing(std::size_t unit) {
 }  // namespace
 
 void register_kept(settings const& how) {
-  std::size_t const unit = mebibyte;
+  // What is simulated is written by the processor.
+  std::size_t const unit = how.is_simulated ? mebibyte / 16 : mebibyte;
   int const repetitions = how.choose(3, 1);
   pattern one_at_a_time{.name = "one_at_a_time", .steps = {}};
   for (std::size_t size = 1; size <= 128; ++size) one_at_a_time.steps.push_back({size * unit});
@@ -196,7 +197,7 @@ void register_kept(settings const& how) {
   add("kept_random/bounded", {3, repetitions}, &run_random, scratch_policy{}.keep_factor,
       how.choose(20000, 200));
   add("kept_random/all", {3, repetitions}, &run_random, 0.0, how.choose(20000, 200));
-  std::size_t const trimmed = how.is_simulated ? 64 * unit : 16384 * unit;
+  std::size_t const trimmed = (how.is_simulated ? 64 : 16384) * mebibyte;
   add("freeing/none", {1, repetitions}, &run_freeing, trimmed, 1000, false);
   add("freeing/all", {1, repetitions}, &run_freeing, trimmed, 1000, true);
 }

@@ -117,9 +117,9 @@ class CallbackAudit : public world, public testing::WithParamInterface<holding> 
   static constexpr int slots_a_graph = 64;
 
   [[nodiscard]] static std::uint64_t wanted() {
-    if (is_sanitized) return GetParam().is_built ? 50 : 2'000;
-    return GetParam().is_built ? deep_size<std::uint64_t>(500, 100'000)
-                               : deep_size<std::uint64_t>(20'000, 1'000'000);
+    if (is_sanitized) return GetParam().is_built ? 20 : 500;
+    return GetParam().is_built ? deep_size<std::uint64_t>(200, 100'000)
+                               : deep_size<std::uint64_t>(5'000, 1'000'000);
   }
   [[nodiscard]] static bool holds(char const* what) { return std::string(GetParam().name) == what; }
 

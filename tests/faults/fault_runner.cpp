@@ -304,12 +304,12 @@ run_result fault_runner::act(stage& in, fault const& failing) {
     sim::fail_call_here("cudaStreamSynchronize", failing.error, 1, failures_in_a_row);
   std::optional<allocation_watch> watch;
   try {
-    watch.emplace(failing.allocation, failing.times);
+    if (failing.allocation != 0) watch.emplace(failing.allocation, failing.times);  // it takes time
     it_.act(in);
-    went.allocations = watch->count();
+    if (watch) went.allocations = watch->count();
     watch.reset();
   } catch (std::exception const& thrown) {
-    went.allocations = watch->count();
+    if (watch) went.allocations = watch->count();
     watch.reset();
     went.threw = true;
     auto const* const first = dynamic_cast<cuda_error const*>(&thrown);

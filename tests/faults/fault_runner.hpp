@@ -143,7 +143,7 @@ struct fault {
 struct run_result {
   bool threw = false;
   std::vector<sim::recorded_call> calls;
-  std::uint64_t allocations = 0;
+  std::uint64_t allocations = 0;  // counted if one is to fail
 };
 
 /// The sums over all runs of a program.
@@ -160,8 +160,9 @@ inline struct run_totals {
 inline struct run_limits {
   unsigned seconds = 60;  // of a run, before the program ends with its name; it takes milliseconds
   std::chrono::nanoseconds events = generous;  // a run waits so long for one that leaks
-  // Only one in so many is made: ThreadSanitizer takes ten times as long, to see one thread.
-  unsigned one_run_in = built_with_tsan && !is_deep() ? 5 : 1;
+  // Only one in so many is made: ThreadSanitizer takes ten times as long, to see one thread, and
+  // AddressSanitizer three times.
+  unsigned one_run_in = is_deep() ? 1 : built_with_tsan ? 15 : built_with_asan ? 2 : 1;
 } limits;
 
 /// The runs of one operation. Each broken promise is a failure of the running test.

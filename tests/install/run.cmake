@@ -71,7 +71,8 @@ else()
   run(${CPACK} --config ${BUILD_DIR}/CPackSourceConfig.cmake -B ${root}/archive)
   file(GLOB archive ${root}/archive/*.tar.gz)
   # Two ways in one folder, so that Escrow is compiled once.
-  consume(built ${SOURCE_DIR} -DEXAMPLES=${examples} -DWAY=FetchContent -DESCROW_SOURCE=${archive} -DCMAKE_UNITY_BUILD=ON)
+  consume(built ${SOURCE_DIR} -DEXAMPLES=${examples} -DWAY=FetchContent -DESCROW_SOURCE=${archive}
+    -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=0)
   consume(built ${SOURCE_DIR} -DEXAMPLES=${examples} -DWAY=add_subdirectory -DESCROW_SOURCE=${root}/built/_deps/escrow-src
     -DBUILD_SHARED_LIBS=OFF -DESCROW_INSTALL=ON)
   run(${CMAKE_COMMAND} --install ${root}/built --prefix ${prefix})

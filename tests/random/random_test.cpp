@@ -26,9 +26,10 @@ std::uint64_t number_from(char const* variable, std::uint64_t otherwise) {
 constexpr std::uint64_t programs_usually = 35'000;
 
 std::uint64_t programs_of_this_run() {
-  return number_from("ESCROW_PROGRAMS", is_deep()      ? 100'000
-                                        : is_sanitized ? 4'000
-                                                       : programs_usually);
+  return number_from("ESCROW_PROGRAMS", is_deep()         ? 100'000
+                                        : built_with_tsan ? 1'500
+                                        : built_with_asan ? 4'000
+                                                          : programs_usually);
 }
 
 /// What is never reached proves nothing. Asked of runs that have the default programs: what is rare

@@ -13,7 +13,7 @@ namespace {
 // Each thread has a branch of one capture. CUDA promises nothing for that.
 class CaptureThreads : public world {
  protected:
-  static constexpr int rounds = is_sanitized ? 2'000 : 20'000;
+  static constexpr int rounds = is_sanitized ? 1'000 : 20'000;
   static constexpr std::size_t width = 3;
 
   /// In a mode that allows the threads' own calls.
@@ -92,8 +92,8 @@ TEST_F(CaptureThreads, HaveASlotEachAtATime) {
 }
 
 // Enough rounds that what caches take once, up to some 40 KB by chance, is a few bytes a round.
-constexpr int many = is_sanitized ? 12'000 : 100'000;
-constexpr int some = is_sanitized ? 12'000 : 20'000;
+constexpr int many = built_with_tsan ? 6'000 : built_with_asan ? 12'000 : 100'000;
+constexpr int some = built_with_tsan ? 6'000 : built_with_asan ? 12'000 : 20'000;
 
 class GraphGrowth;
 

@@ -2,8 +2,8 @@
 #include "allocation_watch.hpp"
 
 #include <dlfcn.h>
-#include <execinfo.h>
 #include <malloc.h>
+#include <unwind.h>
 
 #include <array>
 #include <cstddef>
@@ -45,18 +45,26 @@ bool is_cuda_function(void* address) noexcept {
   return is_named_cuda(address);
 }
 
+// Ends at the first frame of CUDA, which is one of the nearest: nearly all allocations of a
+// simulated runtime are its own.
 bool is_inside_cuda() noexcept {
-  std::array<void*, 64> frames{};
-  int const count = backtrace(frames.data(), static_cast<int>(frames.size()));
-  for (int i = 0; i < count; ++i)
-    if (is_cuda_function(frames[static_cast<std::size_t>(i)])) return true;
-  return false;
+  bool found = false;
+  _Unwind_Backtrace(
+      [](_Unwind_Context* frame, void* is_cuda) {
+        // NOLINTNEXTLINE(performance-no-int-to-ptr)
+        auto* const address = reinterpret_cast<void*>(_Unwind_GetIP(frame));
+        if (!is_cuda_function(address)) return _URC_NO_REASON;
+        *static_cast<bool*>(is_cuda) = true;
+        return _URC_END_OF_STACK;
+      },
+      &found);
+  return found;
 }
 
 // Whether the thread is watched, and outside of CUDA.
 bool is_counted() noexcept {
   if (!is_watching) return false;
-  is_watching = false;  // backtrace may allocate
+  is_watching = false;  // to unwind may allocate
   bool const is_of_the_library = !is_inside_cuda();
   is_watching = true;
   return is_of_the_library;
