@@ -179,7 +179,15 @@ TEST_F(NodeParts, OwnersInBodiesGoWithTheirConditionalNode) {
   expect_refused([&] { add_to(nested, 0); }, "graph_builder_ref::add", gone);
   expect_refused([&] { nested_node.destroy(); }, "node::destroy", gone);
   expect_refused([&] { return body.get(); }, "body_graph::get", gone);
-  expect_error([&] { return graph_exec(*built); }, cudaErrorInvalidValue);
+}
+
+TEST_F(NodeParts, AConditionServesAgainOnceItsNodeIsDestroyed) {
+  condition const always = build(*built).make_condition(1);
+  conditional_node const made = build(*built).add(if_node(always));
+  add_owned(made.body(), first);
+  add_owned(*built, third);
+  made.destroy();
+  expect_error([&] { return graph_exec(*built); }, cudaErrorInvalidValue);  // CUDA: it is not used
   add_to(build(*built).add(if_node(always)).body(), 0, 10);
   graph_exec exec(*built);
   EXPECT_TRUE(exec.is_bare());
