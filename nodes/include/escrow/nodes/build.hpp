@@ -117,9 +117,10 @@ ESCROW_API void set(graph_exec& exec, node const& changed, child_kind const& kin
 
 // Whether that kernel, memset or memcpy runs in later launches of `exec`: one that does not acts as
 // an empty node, and its owners stay. set() and update() leave it so. Throws as set(). Source:
-// cudaGraphNodeSetEnabled, cudaGraphNodeGetEnabled.
+// cudaGraphNodeSetEnabled.
 ESCROW_API void set_enabled(graph_exec& exec, node const& changed, bool is_enabled,
                             source_location where = source_location::current());
+// The same, asked. Source: cudaGraphNodeGetEnabled.
 [[nodiscard]] ESCROW_API bool is_enabled(graph_exec const& exec, node const& asked,
                                          source_location where = source_location::current());
 
@@ -142,10 +143,11 @@ class ESCROW_API node : public graph_builder_ref {
     return one.after_ == other.after_;
   }
 
-  // The nodes that this one waits for, also if only for their beginning, and those that wait for
-  // it. Source: cudaGraphNodeGetDependencies, cudaGraphNodeGetDependentNodes.
+  // The nodes that this one waits for, also if only for their beginning. Source:
+  // cudaGraphNodeGetDependencies.
   [[nodiscard]] std::vector<node> predecessors(
       source_location where = source_location::current()) const;
+  // Those that wait for it. Source: cudaGraphNodeGetDependentNodes.
   [[nodiscard]] std::vector<node> successors(
       source_location where = source_location::current()) const;
 
