@@ -75,16 +75,16 @@ class engine {
   void evaluate(std::size_t mebibytes, int value) {
     std::size_t const bytes = mebibytes * mebibyte / 2;
     std::size_t actual = 0;
-    std::vector<void*> held;
-    for (int i = 0; i < 2; ++i) {
-      held.push_back(pool_->alloc(bytes, &actual));
-      EXPECT_EQ(actual, bytes);
-      must(launch_fill(stream_.get(), static_cast<int*>(held[i]), values, value + 10 * i));
-    }
-    for (int i = 1; i >= 0; --i) {
-      must(launch_check(stream_.get(), static_cast<int*>(held[i]), values, value + 10 * i,
-                        mismatches_));
-      pool_->free(held[i], actual);
+    void* const first = pool_->alloc(bytes, &actual);
+    EXPECT_EQ(actual, bytes);
+    must(launch_fill(stream_.get(), static_cast<int*>(first), values, value));
+    void* const second = pool_->alloc(bytes, &actual);
+    EXPECT_EQ(actual, bytes);
+    must(launch_fill(stream_.get(), static_cast<int*>(second), values, value + 10));
+    for (void* const each : {second, first}) {
+      int const expected = each == first ? value : value + 10;
+      must(launch_check(stream_.get(), static_cast<int*>(each), values, expected, mismatches_));
+      pool_->free(each, actual);
     }
   }
 
