@@ -1,13 +1,12 @@
 // Instantiation, launch, upload, destruction in flight, and replacing what an exec holds.
 #include "exec_state.hpp"
 
-#include "audited_call.hpp"
-
 #include <array>
 #include <limits>
 #include <sstream>
 #include <utility>
 
+#include "audited_call.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"

@@ -76,9 +76,8 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   // Also takes off the graph what the node kept; if that fails, seal() does. A conditional node's
   // bodies go with it.
   void destroy(cudaGraphNode_t doomed);
-  void note_changed() noexcept {
-    is_changed_ = true;
-  }  // nodes went by a call that this is not told
+  // Nodes went by a call that this is not told.
+  void note_changed() noexcept { is_changed_ = true; }
 
   // A set of these owners, for the graph or one exec: execs with sets of one order are serialized
   // if they may write an owner. `order`: null: a new one. Throws std::bad_alloc.

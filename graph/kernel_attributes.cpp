@@ -32,6 +32,11 @@ void check_given(cudaError_t status, std::size_t place, cudaLaunchAttribute cons
 
 }  // namespace
 
+bool have_clusters(launch_attributes attributes) noexcept {
+  auto const is_cluster = [](cudaLaunchAttribute const& each) { return each.id == cluster; };
+  return std::ranges::any_of(attributes, is_cluster);
+}
+
 void try_attributes(cudaGraph_t trial, cudaKernelNodeParams const& params,
                     launch_attributes attributes) {
   cudaGraphNode_t node = nullptr;
@@ -51,10 +56,7 @@ void give_attributes(cudaGraphNode_t node, launch_attributes attributes) {
 void change_for_attributes(cudaGraphNode_t node, cudaGraphNodeParams& params,
                            launch_attributes attributes) {
   auto const set_params = [&] { return cudaGraphNodeSetParams(node, &params); };
-  auto const is_cluster = [](auto const& each) { return each.id == cluster; };
-  if (std::ranges::none_of(attributes, is_cluster)) {
-    return check(set_params(), "cudaGraphNodeSetParams");
-  }
+  if (!have_clusters(attributes)) return check(set_params(), "cudaGraphNodeSetParams");
   // The clusters before may not divide the new grid, nor the new ones the grid before.
   cudaLaunchAttribute before{};
   before.id = cluster;

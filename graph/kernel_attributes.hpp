@@ -9,6 +9,8 @@ namespace escrow::inline v0_1 {
 
 using launch_attributes = std::span<cudaLaunchAttribute const>;
 
+[[nodiscard]] bool have_clusters(launch_attributes attributes) noexcept;
+
 // Throws cuda_error unless a kernel's node with these parameters can have these attributes, which
 // it says the problem of. `trial`: a graph for that alone.
 void try_attributes(cudaGraph_t trial, cudaKernelNodeParams const& params,

@@ -1,10 +1,10 @@
 // Nodes: read, changed and destroyed, in a graph or in an exec.
-#include <algorithm>
 #include <utility>
 
 #include "escrow/detail/cuda12.hpp"
 #include "escrow/nodes/build.hpp"
 #include "graph_core.hpp"
+#include "kernel_attributes.hpp"
 #include "node_notes.hpp"
 
 namespace escrow::inline v0_1 {
@@ -91,12 +91,8 @@ void node::set_params(detail::node_draft& draft) const {
   auto const call = [&] {
     require("node::set").set(get(), draft.params, std::move(draft.payload), draft.attributes);
   };
-  auto const is_cluster = [](cudaLaunchAttribute const& each) {
-    return each.id == cudaLaunchAttributeClusterDimension;
-  };
-  bool const names_clusters = std::ranges::any_of(draft.attributes, is_cluster);
   with_note(call, [&](cudaError_t status) {
-    return change_note(status, get(), draft.params, names_clusters);
+    return change_note(status, get(), draft.params, have_clusters(draft.attributes));
   });
 }
 

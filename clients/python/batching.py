@@ -7,10 +7,11 @@ Each way in a process of its own, in turns, random weights. `own`: as it is; `in
 
 import json
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
+
+from turns import rounds_of
 
 WAYS = ("own", "installed", "group")
 ROUNDS, REPEATS = 3, 3
@@ -61,13 +62,7 @@ def measured(way):
 
 
 def main(file):
-    rounds = []
-    for _ in range(ROUNDS):
-        rounds.append({})
-        for way in WAYS:
-            done = subprocess.run([sys.executable, "-B", __file__, "--one", way], stdout=subprocess.PIPE, text=True,
-                                  timeout=150, check=True)
-            rounds[-1][way] = json.loads(done.stdout.splitlines()[-1])
+    rounds = rounds_of(__file__, WAYS, ROUNDS, 150)
     expected = rounds[0]["own"].pop("tokens")
     same = {way: statistics.mean(mine == theirs for each in rounds for mine, theirs in
                                  zip(each[way].pop("tokens", expected), expected, strict=True)) for way in WAYS}

@@ -8,10 +8,11 @@ escrow_torch.Graph in one sharing group; `own`: escrow_torch.Graph, each with it
 import json
 import random
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
+
+from turns import rounds_of
 
 WAYS = ("shared", "private", "group", "own")
 ROUNDS = 3
@@ -112,13 +113,7 @@ def measured(way):
 
 
 def main(file):
-    rounds = []
-    for _ in range(ROUNDS):
-        rounds.append({})
-        for way in WAYS:
-            done = subprocess.run([sys.executable, "-B", __file__, "--one", way], stdout=subprocess.PIPE, text=True,
-                                  timeout=120, check=True)
-            rounds[-1][way] = json.loads(done.stdout.splitlines()[-1])
+    rounds = rounds_of(__file__, WAYS, ROUNDS, 120)
     ways = {way: {key: statistics.median(each[way][key] for each in rounds) for key in rounds[0][way]} for way in WAYS}
     over = {key: sorted(round(each["group"][key] / each["shared"][key], 3) for each in rounds)
             for key in ("one_again_host_us", "one_again_us", "mixed_host_us", "mixed_us")}

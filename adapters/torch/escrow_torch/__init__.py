@@ -105,7 +105,7 @@ def install(graphs=None):
     if has_hooks and (graphs is None or graphs):
         _hook_all(is_chosen)
     elif graphs and not has_hooks:
-        _replace_all(is_chosen)
+        _hooks.append(_Replaced(is_chosen))
 
 
 _hooks = []  # of install(), for all graphs
@@ -216,10 +216,10 @@ class _Held:
             self.release()
 
 
-def _hold(graph, raw=None):
+def _hold(raw_graph):
     """What an instantiation of the graph would hold, for launches on the current device."""
     current_stream = functools.partial(torch._C._cuda_getCurrentRawStream, torch.cuda.current_device())
-    return _Held(graph.raw_cuda_graph() if raw is None else raw, current_stream)
+    return _Held(raw_graph, current_stream)
 
 
 class _Turns:
@@ -287,7 +287,7 @@ def _hook_all(is_chosen):
         if turns is None or not turns.may_be_held:
             return
         try:
-            turns.held = _hold(graph)
+            turns.held = _hold(graph.raw_cuda_graph())
         except BaseException as error:
             turns.refusal = str(error) or repr(error)
             raise
@@ -309,15 +309,10 @@ class _Replaced:
     def __init__(self, is_chosen):
         self._plain = torch.cuda.CUDAGraph
         torch.cuda.CUDAGraph = replacement_of(
-            self._plain, lambda graph: _hold(graph, graph._escrow_raw()),
-            lambda graph: not vars(graph).get("escrow_excludes") and is_chosen(graph))
+            self._plain, _hold, lambda graph: not vars(graph).get("escrow_excludes") and is_chosen(graph))
 
     def remove(self):
         torch.cuda.CUDAGraph = self._plain
-
-
-def _replace_all(is_chosen):
-    _hooks.append(_Replaced(is_chosen))
 
 
 class Graph:
@@ -350,7 +345,7 @@ class Graph:
             finally:  # in the capture: other graphs of the group then share the workspaces
                 torch._C._cuda_clearCublasWorkspaces()
         with torch.cuda.device(device):
-            self._held = _hold(self.cuda_graph)
+            self._held = _hold(self.cuda_graph.raw_cuda_graph())
         self.cuda_graph.instantiate()
         if self._has_hooks:  # also when other code replays cuda_graph
             for hook in self._hooks:  # of an earlier capture

@@ -4,7 +4,7 @@
 def replacement_of(plain, hold, is_chosen):
     """A class to stand where `plain`, torch.cuda.CUDAGraph, does: each graph is launched in turn, as escrow_torch.Graph is.
 
-    hold(graph): what holds what its execs would hold. is_chosen(graph): whether, when its capture begins.
+    hold(raw_cuda_graph): what holds what its execs would hold. is_chosen(graph): whether, when its capture begins.
     """
 
     class CUDAGraph(plain):
@@ -28,7 +28,7 @@ def replacement_of(plain, hold, is_chosen):
             super().capture_end()
             if self._escrow_refusal is not None:
                 try:
-                    self._escrow_held = hold(self)
+                    self._escrow_held = hold(super().raw_cuda_graph())
                 except BaseException as error:
                     self._escrow_refusal = str(error) or repr(error)
                     raise
@@ -56,9 +56,6 @@ def replacement_of(plain, hold, is_chosen):
         def reset(self):
             self._escrow_release()
             super().reset()
-
-        def _escrow_raw(self):
-            return super().raw_cuda_graph()
 
         def _escrow_release(self):
             held, self._escrow_held, self._escrow_refusal = self._escrow_held, None, None

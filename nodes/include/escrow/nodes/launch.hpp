@@ -23,8 +23,7 @@ namespace escrow::inline v0_1 {
 
 // What: a kernel, with a share of the library that it was found in, or of what keeps it loaded.
 // Lifetime: the code stays loaded as long as a kernel of it is there, and launches, nodes and
-// graphs
-//   that have it. One that was moved from is null, and is not launched.
+//   graphs that have it. One that was moved from is null, and is not launched.
 class kernel {
  public:
   // A __global__ function that is linked into the program, which stays.

@@ -1,0 +1,14 @@
+"""Rounds of processes, one for each way in turn: what changes on the machine meanwhile meets all of them."""
+
+import json
+import subprocess
+import sys
+
+
+def rounds_of(script, ways, count, seconds):
+    """For each round and way what `script --one WAY` prints last, as JSON."""
+    def run(way):
+        done = subprocess.run([sys.executable, "-B", script, "--one", way], stdout=subprocess.PIPE, text=True,
+                              timeout=seconds, check=True)
+        return json.loads(done.stdout.splitlines()[-1])
+    return [{way: run(way) for way in ways} for _ in range(count)]
