@@ -228,9 +228,9 @@ void graph_core::set(cudaGraphNode_t changed, cudaGraphNodeParams& params,
   give_attributes(changed, attributes);
 }
 
-bool graph_core::has(cudaGraph_t in) const noexcept {
-  auto const is_it = [in](body const& each) { return each.graph == in; };
-  return in == native() || std::ranges::any_of(bodies, is_it);
+bool graph_core::has_body(std::uint64_t number) const noexcept {
+  auto const is_it = [number](body const& each) { return each.number == number; };
+  return number == 0 || std::ranges::any_of(bodies, is_it);
 }
 
 std::vector<cudaGraph_t> graph_core::bodies_of(cudaGraphNode_t conditional) const {

@@ -91,10 +91,12 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   struct body {
     cudaGraphNode_t of;
     cudaGraph_t graph;
+    std::uint64_t number;  // of the graph's bodies; CUDA gives handles again
   };
   std::vector<body> bodies;
-  // Whether that is the graph, or a body that was not destroyed.
-  [[nodiscard]] bool has(cudaGraph_t in) const noexcept;
+  std::uint64_t bodies_made = 0;
+  // Whether that body was not destroyed. 0: the graph itself.
+  [[nodiscard]] bool has_body(std::uint64_t number) const noexcept;
 
  private:
   struct kept_owner {

@@ -35,7 +35,7 @@ graph_core& graph_builder_ref::require(char const* call) const {
     throw usage_error(call, "the node was destroyed", "use it before its destroy()");
   }
   graph_core& core = detail::require_graph(call, core_.lock().get());
-  if (!core.has(in_)) {
+  if (!core.has_body(body_)) {
     throw usage_error(call, "the node, or place, is in a body that was destroyed with its node",
                       "use it before the destroy() of the conditional node");
   }
@@ -53,7 +53,7 @@ void graph_builder_ref::require_beside(char const* call, std::string const& argu
   if (other.standing_ == standing::destroyed) {
     refuse(" is a node that was destroyed", "pass a node that is there");
   }
-  if (other.in_ != in_ || other.core_.lock() != core_.lock()) {
+  if (other.body_ != body_ || other.core_.lock() != core_.lock()) {
     refuse(" is a node of another graph, or of another body", "pass nodes of one graph");
   }
 }
@@ -96,7 +96,8 @@ node graph_builder_ref::add(child_kind const& kind, source_location where) const
 conditional_node graph_builder_ref::add(conditional_kind const& kind, source_location where) const {
   return detail::called_at(adding, where, [&]() -> conditional_node {
     graph_core& core = require(adding);
-    if (kind.tested.in_ != in_) {
+    bool const is_of_graph = kind.tested.of_.lock().get() == &core;
+    if (!is_of_graph || (kind.tested.body_ != body_ && core.has_body(kind.tested.body_))) {
       throw usage_error(kind.name, "the condition is of another graph, or of another body",
                         "call make_condition() where the node is added");
     }
@@ -112,8 +113,8 @@ conditional_node graph_builder_ref::add(conditional_kind const& kind, source_loc
     node const made = add_node(core, draft);
     for (unsigned i = 0; i < kind.bodies; ++i) {
       cudaGraph_t const body = params.conditional.phGraph_out[i];
-      core.bodies.push_back({made.get(), body});
-      bodies.push_back(body_graph(core_.lock(), body));
+      core.bodies.push_back({made.get(), body, ++core.bodies_made});
+      bodies.push_back(body_graph(core_.lock(), body, core.bodies_made));
     }
     return {made, std::move(bodies)};
   });
@@ -145,7 +146,7 @@ condition graph_builder_ref::make_condition(unsigned initial, source_location wh
     cudaGraphConditionalHandle made{};
     check(cudaGraphConditionalHandleCreate(&made, in_, initial, cudaGraphCondAssignDefault),
           "cudaGraphConditionalHandleCreate");
-    return condition(made, in_);
+    return condition(made, core_, body_);
   });
 }
 

@@ -62,7 +62,6 @@ bool capture_reuse::end_lease_now(slot& held, bool is_shared) noexcept {
   held.end_in_group();
   held.in_group_.reset();
   held.is_leased_ = false;
-  if (held.place_ != nullptr) held.pool_.arena_of().keep(*held.place_);
   ++moves_;
   if (held.held_by_.empty()) return true;
   if (!is_shared || held.is_exclusive_) return false;
@@ -155,14 +154,14 @@ bool capture_reuse::end_lease_in(slot& held, capture_info const& capture,
   held.released_edges_ = edges;
   captured_slots* const of = find(held.of_, id);
   // If graphs that are not ordered with this one hold it too, no claim may reuse it.
-  if (of != nullptr && held.reusable_in_ == id && is_ordered(held)) {
-    if (held.place_ != nullptr) {
-      held.pool_.arena_of().release(*held.place_, held.released_after_, edges);
-    } else if (!held.is_exclusive_) {
-      of->reusable.push_back(&held);
-      ++of->offers;
-      of->barren.clear();
-    }
+  bool const may_be_reused = of != nullptr && held.reusable_in_ == id && is_ordered(held);
+  if (held.place_ != nullptr) {
+    arena& in = held.pool_.arena_of();
+    may_be_reused ? in.release(*held.place_, held.released_after_, edges) : in.keep(*held.place_);
+  } else if (may_be_reused && !held.is_exclusive_) {
+    of->reusable.push_back(&held);
+    ++of->offers;
+    of->barren.clear();
   }
   held.unrecorded_.clear();  // before the slot can be leased again
   held.end_in_group(lease_state::released);

@@ -67,6 +67,7 @@ class capture_reuse {
   // it is shared, as a slot of take_shared() that no other graph got.
   [[nodiscard]] bool end_lease(slot& held, bool may_be_shared) noexcept {
     std::lock_guard const lock(mutex_);
+    if (held.place_ != nullptr) held.pool_.arena_of().keep(*held.place_);
     return end_lease_now(held, may_be_shared);
   }
   // The same, clearing its recorded streams; later claims of the capture may reuse the slot after

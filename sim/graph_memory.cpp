@@ -21,7 +21,9 @@ bool is_possible(cudaMemAllocNodeParams const& params) {
   return params.bytesize != 0 && pool.allocType == cudaMemAllocationTypePinned &&
          pool.handleTypes == cudaMemHandleTypeNone && is_a_device(pool.location) &&
          access.size() == params.accessDescCount &&
-         std::ranges::all_of(access, [](auto const& each) { return is_a_device(each.location); });
+         std::ranges::all_of(access, [](auto const& each) {
+           return is_a_device(each.location) || each.location.type == cudaMemLocationTypeHost;
+         });
 }
 
 void collect(graph_state const& graph, graph_blocks& allocated, graph_blocks& freed) {

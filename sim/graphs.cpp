@@ -35,6 +35,14 @@ void copy_edges(graph_state const& from, graph_state& to) {
   }
 }
 
+// The conditions that were made in a body stay with the graph that had its node.
+void leave_conditions(graph_state const& body, graph_state& graph) {
+  graph.conditions.insert(body.conditions.begin(), body.conditions.end());
+  for (auto const& node : body.nodes) {
+    for (auto const& inner : inner_graphs(*node)) leave_conditions(*inner, graph);
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<graph_state> find_graph(cudaGraph_t handle) {
@@ -87,6 +95,9 @@ void remove_edge(CUgraphNode_st& from, CUgraphNode_st& to) {
 }
 
 void remove_node(CUgraphNode_st& node, callbacks& reclaimed) {
+  if (node.type == cudaGraphNodeTypeConditional) {
+    for (auto const& body : inner_graphs(node)) leave_conditions(*body, *node.graph);
+  }
   for (auto const& inner : inner_graphs(node)) dismantle(inner, reclaimed);
   while (!node.before.empty()) remove_edge(*node.before.back(), node);
   while (!node.after.empty()) remove_edge(node, *node.after.back());

@@ -18,11 +18,12 @@ struct python_pool {
   [[nodiscard]] scratch_pool& need(char const* call) { return *held.need(call); }
 };
 
-// Has its stream: that must be alive when the lease ends.
+// Has its stream: that must be alive when the lease ends. The cycle collector does not see it: it
+// would end the stream of an unreachable cycle before the leases that are in the cycle, too.
 struct python_lease {
-  lease<device_block> held;
+  nb::object stream;  // first: it ends after the lease
   std::size_t size;
-  nb::object stream;
+  lease<device_block> held;
 
   [[nodiscard]] lease<device_block>& need(char const* call) {
     if (held) return held;
@@ -67,7 +68,7 @@ void define_claim(Class& pool, char const* name, char const* call, claim_functio
         scratch_pool* its = nullptr;
         quickly(call, [&] { its = &from.need(call); });
         lease<device_block> claimed = waiting(call, [&] { return (its->*how)(on, size, where); });
-        return python_lease{std::move(claimed), size, std::move(stream)};
+        return python_lease{std::move(stream), size, std::move(claimed)};
       },
       "stream"_a.none(), "size"_a, text);
 }
@@ -139,32 +140,14 @@ nb::dict array_interface(python_lease& its) {
   return result;
 }
 
-// For the cycle collector: a stream that holds its own lease.
-int visit_lease(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(self));
-  if (!nb::inst_ready(self)) return 0;
-  Py_VISIT(nb::inst_ptr<python_lease>(self)->stream.ptr());
-  return 0;
-}
-int clear_lease(PyObject* self) {
-  if (!nb::inst_ready(self)) return 0;
-  auto& its = *nb::inst_ptr<python_lease>(self);
-  { escrow::lease<device_block> const ended = std::move(its.held); }  // before its stream
-  its.stream.reset();
-  return 0;
-}
-PyType_Slot lease_slots[] = {  // NOLINT: CPython's form
-    {Py_tp_traverse, reinterpret_cast<void*>(&visit_lease)},
-    {Py_tp_clear, reinterpret_cast<void*>(&clear_lease)},
-    {0, nullptr}};
-
 void define_lease(nb::module_& to) {
   nb::class_<python_lease> lease(
-      to, "Lease", nb::is_weak_referenceable(), nb::type_slots(lease_slots),
+      to, "Lease", nb::is_weak_referenceable(),
       "The right to use memory of a pool until its release, which is the end of its `with` block, "
-      "release() or\nits end as an object. The claiming stream must be alive then; the lease keeps "
-      "the "
-      "object that was given.\nOne thread at a time.");
+      "release() or\nits end as an object. The claiming stream must be alive then: the lease keeps "
+      "the object that was given,\nalso from the cycle collector. An object of a stream that "
+      "refers "
+      "to its own lease is not collected.\nOne thread at a time.");
   lease.def_prop_ro(
       "ptr",
       [](python_lease& its) {

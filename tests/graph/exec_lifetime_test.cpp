@@ -86,13 +86,14 @@ struct InFlight : world, testing::WithParamInterface<launching> {
   }
 };
 
-std::string name_of(testing::TestParamInfo<launching> const& each) {
+std::string name_of_launching(testing::TestParamInfo<launching> const& each) {
   return each.param.name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Launches, InFlight, testing::ValuesIn(InFlight::of_execs()), name_of);
+INSTANTIATE_TEST_SUITE_P(Launches, InFlight, testing::ValuesIn(InFlight::of_execs()),
+                         name_of_launching);
 INSTANTIATE_TEST_SUITE_P(ByALauncher, InFlight, testing::ValuesIn(InFlight::of_launchers()),
-                         name_of);
+                         name_of_launching);
 
 TEST_P(InFlight, KeepsEverythingUntilTheLastLaunchIsDone) {
   cargo taken = make_cargo();

@@ -74,7 +74,7 @@ struct keeping {
 };
 using order_case = std::tuple<keeping, relation>;
 
-std::string name_of(testing::TestParamInfo<order_case> const& each) {
+std::string name_of_order(testing::TestParamInfo<order_case> const& each) {
   auto const& [kept, related] = each.param;
   return std::string(kept.name) + "_" + related.name;
 }
@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(
                                      keeping{"ByAMovedCopy", &ExecOrder::retire_moved_copy},
                                      keeping{"ByLaunch", &ExecOrder::launch_with_shared}),
                      testing::Values(relations[0], relations[1], relations[3])),
-    name_of);
+    name_of_order);
 
 TEST_P(ReadOnlyOwner, DoesNotOrderExecs) {
   execs both = execs_of(captured_behind_flag([&](cudaStream_t on) { keep(on); }));
@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
                                              &ExecOrder::use_slot_and_retire_shared},
                                      keeping{"MovedOwner", &ExecOrder::retire_owner}),
                      testing::ValuesIn(relations)),
-    name_of);
+    name_of_order);
 
 TEST_P(WrittenInCommon, OrdersExecs) {
   execs both = execs_of(captured_behind_flag([&](cudaStream_t on) { keep(on); }));

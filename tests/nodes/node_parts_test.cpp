@@ -174,6 +174,8 @@ TEST_F(NodeParts, OwnersInBodiesGoWithTheirConditionalNode) {
   EXPECT_TRUE(is_released(first));
   EXPECT_TRUE(is_released(second));
   EXPECT_TRUE(is_kept(third));
+  static_cast<void>(
+      build(*built).add(if_node(always)));  // its body may get the handle of the one before
   constexpr char const* gone = "is in a body that was destroyed with its node";
   expect_refused([&] { add_to(body, 0); }, "graph_builder_ref::add", gone);
   expect_refused([&] { add_to(nested, 0); }, "graph_builder_ref::add", gone);
@@ -184,14 +186,18 @@ TEST_F(NodeParts, OwnersInBodiesGoWithTheirConditionalNode) {
 TEST_F(NodeParts, AConditionServesAgainOnceItsNodeIsDestroyed) {
   condition const always = build(*built).make_condition(1);
   conditional_node const made = build(*built).add(if_node(always));
-  add_owned(made.body(), first);
+  condition const inner = made.body().make_condition(1);
+  condition const unused = made.body().make_condition(1);
+  add_owned(made.body().add(if_node(inner)).body(), first);
   add_owned(*built, third);
   made.destroy();
-  expect_error([&] { return graph_exec(*built); }, cudaErrorInvalidValue);  // CUDA: it is not used
-  add_to(build(*built).add(if_node(always)).body(), 0, 10);
+  for (condition const& each : {always, inner, unused}) {
+    expect_error([&] { return graph_exec(*built); }, cudaErrorInvalidValue);  // of CUDA
+    add_to(build(*built).add(if_node(each)).body(), 0, 10);
+  }
   graph_exec exec(*built);
   EXPECT_TRUE(exec.is_bare());
-  EXPECT_EQ(added_by(exec), 11);
+  EXPECT_EQ(added_by(exec), 31);
 }
 
 TEST_F(NodeParts, ANodeThatIsDisabledInAnExecDoesNothingThereAndKeepsItsOwners) {

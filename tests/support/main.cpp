@@ -93,6 +93,25 @@ bool run_as_child(int argc, char** argv, int& status) {
   return true;
 }
 
+/// A program of several files' tests runs those of the file whose name it was started by: those of
+/// lease_test.cpp as lease_test_sim. All, if there is no such file, or if tests are named.
+void choose_file(std::string_view program) {
+  program.remove_prefix(program.rfind('/') + 1);
+  std::string const file = '/' + std::string(program.substr(0, program.rfind('_'))) + ".cpp";
+  std::string chosen;
+  auto const& all = *testing::UnitTest::GetInstance();
+  for (int i = 0; i < all.total_test_suite_count(); ++i) {
+    auto const& suite = *all.GetTestSuite(i);
+    for (int j = 0; j < suite.total_test_count(); ++j) {
+      auto const& test = *suite.GetTestInfo(j);
+      if (std::string_view(test.file()).ends_with(file))
+        chosen += std::string(suite.name()) + '.' + test.name() + ':';
+    }
+  }
+  std::string& filter = testing::GTEST_FLAG(filter);
+  if (!chosen.empty() && filter == "*") filter = chosen;
+}
+
 constexpr int skip_status = 77;  // what CTest takes for "skipped"
 
 bool is_device_usable() {
@@ -138,5 +157,6 @@ int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   if (!escrow::test::is_simulated() && !escrow::test::is_device_usable())
     return escrow::test::skip_status;
+  escrow::test::choose_file(argv[0]);
   return RUN_ALL_TESTS();
 }

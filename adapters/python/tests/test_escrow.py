@@ -6,7 +6,7 @@ import threading
 import unittest
 import weakref
 
-from world import MIB, Stream, capture, wait_until
+from world import MIB, POINTER, Stream, capture, check, wait_until
 
 import escrow
 
@@ -280,14 +280,29 @@ class Users(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "not a number"):
             escrow.ScratchPool(host_wait_max=float("nan"))
 
-    def test_a_stream_that_holds_its_own_lease_is_collected(self):
-        pool, stream = escrow.ScratchPool(), Stream()
-        stream.scratch = pool.claim(stream, MIB)
-        seen = weakref.ref(stream)
-        del stream
+    def test_a_stream_ends_after_its_leases(self):
+        pool, in_use_at_end = escrow.ScratchPool(), []
+
+        class Owned(Stream):
+            """As CuPy's: its end destroys the stream."""
+
+            def __del__(self):
+                in_use_at_end.append(pool.stats()["bytes_in_use"])
+                check("cudaStreamDestroy", POINTER(self.handle))
+
+        class Model:
+            """Refers to itself, as an object with a bound method does."""
+
+            def __init__(self):
+                self.itself, self.stream = self, Owned()
+                self.scratch = pool.claim(self.stream, MIB)
+
+        lease = pool.claim(Owned(), MIB)
+        del lease
+        self.assertEqual(in_use_at_end, [0])
+        Model()
         gc.collect()
-        self.assertIsNone(seen())
-        self.assertEqual(pool.stats()["bytes_in_use"], 0)
+        self.assertEqual(in_use_at_end, [0, 0])
 
     def test_all_may_be_referred_to_weakly(self):
         pool, stream = escrow.ScratchPool(), Stream()

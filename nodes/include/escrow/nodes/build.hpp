@@ -74,8 +74,9 @@ class ESCROW_API graph_builder_ref {
  protected:
   enum class standing : std::uint8_t { empty, there, destroyed };
 
-  graph_builder_ref(std::shared_ptr<graph_core> const& core, cudaGraph_t in) noexcept
-      : core_(core), in_(in), standing_(standing::there) {}
+  graph_builder_ref(std::shared_ptr<graph_core> const& core, cudaGraph_t in,
+                    std::uint64_t body) noexcept
+      : core_(core), in_(in), body_(body), standing_(standing::there) {}
 
   // The core, if the graph is there, and this place; else throws usage_error.
   [[nodiscard]] graph_core& require(char const* call) const;
@@ -84,6 +85,7 @@ class ESCROW_API graph_builder_ref {
 
   std::weak_ptr<graph_core> core_;
   cudaGraph_t in_ = nullptr;         // the graph, or the body
+  std::uint64_t body_ = 0;           // its number; 0: the graph
   cudaGraphNode_t after_ = nullptr;  // null: nothing
   // A node's changes with its destroy(), which is for constant nodes, too: they are handles.
   mutable standing standing_ = standing::empty;
@@ -172,8 +174,8 @@ class ESCROW_API node : public graph_builder_ref {
 
   // Takes the node out of its graph, with its edges and its bodies, and releases what is kept for
   // it unless an exec, a clone or a launch keeps it: if a call for that fails, when the graph is
-  // next used. CUDA instantiates no graph with a condition that no node has: after a conditional
-  // node add another one with its condition. Source: cudaGraphDestroyNode.
+  // next used. CUDA instantiates no graph with a condition that no node has: give those of a
+  // conditional node, and of its bodies, to other nodes then. Source: cudaGraphDestroyNode.
   void destroy(source_location where = source_location::current()) const;
 
  private:
@@ -230,8 +232,8 @@ class ESCROW_API body_graph : public graph_builder_ref {
  private:
   friend class graph_builder_ref;
 
-  body_graph(std::shared_ptr<graph_core> core, cudaGraph_t body) noexcept
-      : graph_builder_ref(core, body), kept_(std::move(core)) {}
+  body_graph(std::shared_ptr<graph_core> core, cudaGraph_t body, std::uint64_t number) noexcept
+      : graph_builder_ref(core, body, number), kept_(std::move(core)) {}
 
   std::shared_ptr<graph_core> kept_;
 };

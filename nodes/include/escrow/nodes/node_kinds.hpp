@@ -5,6 +5,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -183,9 +184,9 @@ struct child_kind {
 // succeeds all the same, and launches of execs pay for what it holds (graph_exec::is_bare).
 [[nodiscard]] ESCROW_API child_kind child_node(graph const& child) noexcept;
 
-// A condition for one conditional node of one graph or body (graph_builder_ref::make_condition).
-// Kernels of the graph set it (cudaGraphSetConditional); get() is what they take. It does not keep
-// the graph.
+// A condition for one conditional node of one graph or body (graph_builder_ref::make_condition);
+// once that body was destroyed with its node, for one anywhere in the graph. Kernels of the graph
+// set it (cudaGraphSetConditional); get() is what they take. It does not keep the graph.
 class condition {
  public:
   [[nodiscard]] cudaGraphConditionalHandle get() const noexcept { return handle_; }
@@ -193,11 +194,13 @@ class condition {
  private:
   friend class graph_builder_ref;
 
-  condition(cudaGraphConditionalHandle handle, cudaGraph_t in) noexcept
-      : handle_(handle), in_(in) {}
+  condition(cudaGraphConditionalHandle handle, std::weak_ptr<graph_core> of,
+            std::uint64_t body) noexcept
+      : handle_(handle), of_(std::move(of)), body_(body) {}
 
   cudaGraphConditionalHandle handle_;
-  cudaGraph_t in_;  // the graph, or the body
+  std::weak_ptr<graph_core> of_;
+  std::uint64_t body_;  // its number; 0: the graph
 };
 
 // A node with bodies, of the kinds that follow.
