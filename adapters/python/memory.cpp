@@ -2,7 +2,9 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "escrow/pool/memory_report.hpp"
 #include "memory.hpp"
@@ -45,17 +47,37 @@ std::string text_of(nb::object const& given) {
 source_location line_of_python() {
   PyFrameObject* const frame = PyEval_GetFrame();
   if (frame == nullptr) return {};
-  nb::object const code = nb::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
-  std::string const file = text_of(code.attr("co_filename"));
-  static never_destroyed<std::unordered_map<std::string, std::string>> files;  // by the GIL
-  std::string const& kept = files->try_emplace(file, file).first->second;
+  nb::object code = nb::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
+  static never_destroyed<std::unordered_set<std::string>> files;  // these by the GIL
+  struct known_code {
+    nb::object its;  // so that no other gets its address
+    char const* file;
+  };
+  static never_destroyed<std::unordered_map<PyObject*, known_code>> codes;
+  auto found = codes->find(code.ptr());
+  if (found == codes->end()) [[unlikely]] {
+    constexpr std::size_t most = 1024;
+    char const* const file = files->emplace(text_of(code.attr("co_filename"))).first->c_str();
+    if (codes->size() == most) codes->clear();
+    PyObject* const key = code.ptr();
+    found = codes->try_emplace(key, known_code{std::move(code), file}).first;
+  }
   int const line = PyFrame_GetLineNumber(frame);
-  return source_location::current(kept.c_str(), "",
+  return source_location::current(found->second.file, "",
                                   static_cast<std::uint_least32_t>(line > 0 ? line : 0));
 }
 
 using claim_function = lease<device_block> (scratch_pool::*)(stream_ref, std::size_t,
                                                              source_location);
+
+python_lease claim(python_pool& from, char const* call, claim_function how, cudaStream_t on,
+                   nb::object stream, std::size_t size) {
+  source_location const where = line_of_python();
+  scratch_pool* its = nullptr;
+  quickly(call, [&] { its = &from.need(call); });
+  lease<device_block> claimed = waiting(call, [&] { return (its->*how)(on, size, where); });
+  return python_lease{std::move(stream), size, std::move(claimed)};
+}
 
 template <class Class>
 void define_claim(Class& pool, char const* name, char const* call, claim_function how,
@@ -64,11 +86,7 @@ void define_claim(Class& pool, char const* name, char const* call, claim_functio
       name,
       [call, how](python_pool& from, nb::object stream, std::size_t size) {
         cudaStream_t const on = stream_of(stream);
-        source_location const where = line_of_python();
-        scratch_pool* its = nullptr;
-        quickly(call, [&] { its = &from.need(call); });
-        lease<device_block> claimed = waiting(call, [&] { return (its->*how)(on, size, where); });
-        return python_lease{std::move(stream), size, std::move(claimed)};
+        return claim(from, call, how, on, std::move(stream), size);
       },
       "stream"_a.none(), "size"_a, text);
 }
@@ -192,6 +210,43 @@ void define_lease(nb::module_& to) {
   lease.def("__bool__", [](python_lease const& its) { return static_cast<bool>(its.held); });
 }
 
+// What CuPy calls for each array. `pools`: by device; pool(device) makes the others.
+struct cupy_calls {
+  nb::object current_device;
+  nb::object current_stream;
+  nb::object memory;   // (address, size, owner, device)
+  nb::object pointer;  // (memory, offset)
+  std::vector<nb::object> pools;
+};
+
+nb::object allocate(nb::handle self, std::size_t size) {
+  auto& its = nb::cast<cupy_calls&>(self);
+  nb::object const device = its.current_device();
+  auto const index = nb::cast<std::size_t>(device);
+  if (its.pools.size() <= index) its.pools.resize(index + 1);
+  if (!its.pools[index].is_valid()) its.pools[index] = self.attr("pool")(device);
+  nb::object stream = its.current_stream();
+  auto* const on = reinterpret_cast<cudaStream_t>(  // NOLINT(performance-no-int-to-ptr)
+      nb::cast<std::uintptr_t>(stream.attr("ptr")));
+  nb::object lease = nb::cast(claim(nb::cast<python_pool&>(its.pools[index]), "ScratchPool.claim",
+                                    &scratch_pool::claim, on, std::move(stream), size));
+  std::uintptr_t const address = nb::cast<python_lease&>(lease).address("ScratchPool.claim");
+  return its.pointer(its.memory(address, size, std::move(lease), device), 0);
+}
+
+void define_cupy_calls(nb::module_& to) {
+  nb::class_<cupy_calls> calls(to, "_CuPyCalls", nb::is_weak_referenceable(), nb::dynamic_attr());
+  calls.def(
+      "__init__",
+      [](cupy_calls* made, nb::object device, nb::object stream, nb::object memory,
+         nb::object pointer) {
+        new (made) cupy_calls{
+            std::move(device), std::move(stream), std::move(memory), std::move(pointer), {}};
+      },
+      "current_device"_a, "current_stream"_a, "memory"_a, "pointer"_a);
+  calls.def("__call__", &allocate, "size"_a);
+}
+
 std::size_t trim(int device) {
   return waiting("trim", [device] {
     int on = device;
@@ -210,6 +265,7 @@ void add_memory(nb::module_& to) {
                                  "together they need what the largest needs.");
   define_pool(to);
   define_lease(to);
+  define_cupy_calls(to);
   add_allocators(to);
   to.def("trim", &trim, "device"_a = -1,
          "Frees memory that no work uses: of the pools and allocators that Python made, on any "

@@ -12,12 +12,12 @@ import threading
 
 import cupy
 
-from ._escrow import Group, ScratchPool
+from ._escrow import Group, ScratchPool, _CuPyCalls
 
 __all__ = ["Allocator"]
 
 
-class Allocator:
+class Allocator(_CuPyCalls):
     """For cupy.cuda.set_allocator: claims each array's memory for the current stream.
 
     Memory is freed after the work on that stream so far; the stream lives until then. One ScratchPool for
@@ -26,6 +26,12 @@ class Allocator:
     """
 
     def __init__(self, *, label: str = "cupy", group: Group | None = None, **options) -> None:
+        super().__init__(
+            cupy.cuda.device.get_device_id,
+            cupy.cuda.get_current_stream,
+            cupy.cuda.UnownedMemory,
+            cupy.cuda.MemoryPointer,
+        )
         self._options = {"label": label, "group": group, **options}
         self._pools: dict[int, ScratchPool] = {}
         self._lock = threading.Lock()
@@ -39,9 +45,3 @@ class Allocator:
                 its = self._pools.get(device) or ScratchPool(device=device, **self._options)
                 self._pools[device] = its
         return its
-
-    def __call__(self, size: int) -> "cupy.cuda.MemoryPointer":
-        device = cupy.cuda.device.get_device_id()
-        pool = self._pools.get(device) or self.pool(device)
-        lease = pool.claim(cupy.cuda.get_current_stream(), size)
-        return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(lease.ptr, size, lease, device), 0)

@@ -65,6 +65,13 @@ class CuPy(unittest.TestCase):
             held = [fake_cupy.ndarray(MIB) for _ in range(65)]
             del held
 
+    def test_a_lease_is_known_by_the_line_that_makes_the_array(self):
+        fake_cupy.cuda.set_allocator(self.door.Allocator(track_leases=True))
+        with self.stream:
+            array = fake_cupy.ndarray(MIB)
+            self.assertRegex(escrow.describe(), r"fake_cupy\.py:\d+")
+            del array
+
     def test_an_array_of_before_is_kept_for_a_graph(self):
         with self.stream:
             array = fake_cupy.ndarray(MIB)
