@@ -82,6 +82,21 @@ def measure_growth(build, deadline):
     return found
 
 
+def measure_audits(build, model, deadline):
+    """Each graph is audited when it is instantiated: as it is, and with a planted stale address, which must be refused."""
+    found = []
+    works = (("growing work", ["growth", 0]), ("decoder", ["contexts", model, 1, 1, 96]))
+    for name, arguments, is_stale in [(*work, is_stale) for is_stale in (False, True) for work in works]:
+        more = {"ESCROW_AUDIT": "1", **({"LAB_STALE": "1"} if is_stale else {})}
+        row = {"work": name, "stale": is_stale}
+        try:
+            run_once(build, ESCROW, arguments, deadline.left(25), more)
+        except ProgramError as failed:
+            row["refused"] = str(failed)
+        found.append(row)
+    return found
+
+
 def outcomes(text):
     """Of each case: ok, failed, or not supported. A case that ends the program has none."""
     found = {}
@@ -172,6 +187,7 @@ def measure(build, model, rounds, deadline, results, save):
     speed("graphs")
     part("contexts", lambda: measure_contexts(1, build, model, deadline))
     part("growth", lambda: measure_growth(build, deadline))
+    part("audits", lambda: measure_audits(build, model, deadline))
     part("operations", lambda: measure_operations(build, deadline, 75))
     for name in list(SPEEDS)[1:-1]:
         speed(name)

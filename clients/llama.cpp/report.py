@@ -75,6 +75,12 @@ def faults(result, variant):
     return 1 if "failed" in row else row["wrong"] + row["recaptures"]
 
 
+def audits(result, is_stale):
+    """How many audited runs were refused for an address, of those with a planted one or of the others."""
+    rows = [row for row in result.get("audits", []) if row["stale"] == is_stale]
+    return sum("is of the pool" in row.get("refused", "") for row in rows) if rows else None
+
+
 def goals(result):
     """What, the limit in words, the value, and whether it is met: None if it was not measured."""
     def row(what, value, limit, is_met, form=".2f"):
@@ -101,6 +107,8 @@ def goals(result):
     yield row("peak of growing work, over its own", ratio(peak["Escrow"], peak["own"]), "<= 1.6", lambda value: value <= 1.6)
     what = "faults, wrong results, recaptures with 256 MiB left"
     yield row(what, faults(result, "Escrow"), "0", lambda value: value == 0, "g")
+    yield row("audits: false alarms in two kinds of work", audits(result, False), "0", lambda value: value == 0, "d")
+    yield row("audits: planted stale addresses found, of two", audits(result, True), "2", lambda value: value == 2, "d")
 
 
 def goal_table(result):
@@ -143,6 +151,8 @@ def details(result):
         said = row.get("failed") or (
             f"wrong {row['wrong']}, recaptures {row['recaptures']:g}, peak {row['peak_mib']:.1f} MiB")
         yield f"growing work, limit {row['limit_mib']}, {row['variant']}: {said}"
+    for row in result.get("audits", []):
+        yield f"audits, {row['work']}{', stale' if row['stale'] else ''}: {row.get('refused', 'no finding')}"
     for row in contexts_of(result):
         said = row.get("failed") or (
             f"pool {row['pool_mib']:.1f} MiB, {row['in_graphs_mib']:.1f} in graphs, device {row['device_mib']:.0f}; in turn "

@@ -5,6 +5,8 @@ Each way in a process of its own, in turns, random weights. `own`: as it is; `in
 `group`: install(graphs=True), all graphs in one sharing group.
 """
 
+import contextlib
+import importlib
 import json
 import statistics
 import sys
@@ -26,6 +28,16 @@ def answer_for_memory():
     torch.cuda.memory_allocated = of_escrow("bytes_in_use")
 
 
+def answer_for_pools():
+    """transformers makes a torch.cuda.MemPool for its graphs, which a pluggable allocator of this PyTorch refuses."""
+    of_transformers = "transformers.generation.continuous_batching"
+    for name, module in list(sys.modules.items()):
+        if name.startswith(of_transformers) and hasattr(module, "get_cuda_pools"):
+            module.get_cuda_pools = lambda: (None, torch.cuda.graph_pool_handle())
+        if name.startswith(of_transformers) and hasattr(module, "mem_pool_ctx"):
+            module.mem_pool_ctx = lambda _pool: contextlib.nullcontext()
+
+
 def model_of():
     torch.manual_seed(0)
     config = transformers.LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=12,
@@ -40,6 +52,8 @@ def measured(way):
         escrow_torch.configure(group="batches" if way == "group" else None)
         escrow_torch.install(graphs=way == "group")
         answer_for_memory()
+        importlib.import_module("transformers.generation.continuous_batching")
+        answer_for_pools()
     model = model_of()
     prompts = [torch.randint(0, 32000, (20 + 3 * i,), generator=torch.Generator().manual_seed(i)).tolist()
                for i in range(PROMPTS)]

@@ -15,7 +15,7 @@ from pathlib import Path
 from turns import rounds_of
 
 WAYS = ("shared", "private", "group", "own")
-ROUNDS = 3
+ROUNDS = 5
 SIZES = [1, 2, 4, *range(8, 257, 8)]
 COMPARED = (1, 8, 64, max(SIZES))
 WIDTH, LAYERS, HEADS, WORDS, LENGTH = 1024, 12, 16, 32000, 512
@@ -104,9 +104,10 @@ def measured(way):
             difference = (decoder.output[:batch] - expected[batch]).abs().max() / expected[batch].abs().max()
             worst = max(worst, difference.nan_to_num(nan=1e9).item())
         result["worst_difference"] = worst
-        orders = {"one_again": [1] * 20, "mixed": random.Random(1).choices(SIZES, k=200)}
-        for name, order in orders.items():
-            times = [launch_us(graphs, order) for _ in range(25 if name == "one_again" else 5)]
+        orders = {"few_again": ([1] * 4, 100), "one_again": ([1] * 20, 25),
+                  "mixed": (random.Random(1).choices(SIZES, k=200), 5)}
+        for name, (order, times) in orders.items():
+            times = [launch_us(graphs, order) for _ in range(times)]
             result[f"{name}_host_us"] = statistics.median(each[0] for each in times)
             result[f"{name}_us"] = statistics.median(each[1] for each in times)
     return result
@@ -116,7 +117,7 @@ def main(file):
     rounds = rounds_of(__file__, WAYS, ROUNDS, 120)
     ways = {way: {key: statistics.median(each[way][key] for each in rounds) for key in rounds[0][way]} for way in WAYS}
     over = {key: sorted(round(each["group"][key] / each["shared"][key], 3) for each in rounds)
-            for key in ("one_again_host_us", "one_again_us", "mixed_host_us", "mixed_us")}
+            for key in ("few_again_host_us", "one_again_host_us", "one_again_us", "mixed_host_us", "mixed_us")}
     result = {"torch": torch.__version__, "device": torch.cuda.get_device_name(), "graphs": len(SIZES), "ways": ways,
               "group_over_shared": over}
     Path(file).write_text(json.dumps(result, indent=1) + "\n")

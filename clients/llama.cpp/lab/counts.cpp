@@ -1,4 +1,5 @@
-// Counters without a change in ggml-cuda: these functions stand before CUDA's of the same name.
+// Counters without a change in ggml-cuda, and a planted mistake: these functions stand before those
+// of the same name.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -49,6 +50,41 @@ cudaError_t CUDARTAPI cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCapt
   static auto* const next = next_of<decltype(cudaStreamBeginCapture)>("cudaStreamBeginCapture");
   ++begun_captures;
   return next(stream, mode);
+}
+
+// With LAB_STALE=1 what a capture claims is not the graph's, as with a pool that knows nothing of
+// captures: it is eager memory, which is free again, while the graph has its address.
+namespace {
+
+cudaStream_t eager_if_stale(cudaStream_t stream) {
+  static bool const is_planted = std::getenv("LAB_STALE") != nullptr;
+  static cudaStream_t eager = nullptr;  // of one thread
+  cudaStreamCaptureStatus status{};
+  if (!is_planted || cudaStreamIsCapturing(stream, &status) != cudaSuccess) return stream;
+  if (status == cudaStreamCaptureStatusNone) return stream;
+  if (eager == nullptr) {
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    lab::require(cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess &&
+                     cudaStreamCreateWithFlags(&eager, cudaStreamNonBlocking) == cudaSuccess &&
+                     cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess,
+                 "there is no second stream");
+  }
+  return eager;
+}
+
+}  // namespace
+
+escrow_status escrow_allocator_allocate(escrow_allocator* allocator, cudaStream_t stream,
+                                        size_t bytes, size_t alignment, void** out) {
+  static auto* const next =
+      next_of<decltype(escrow_allocator_allocate)>("escrow_allocator_allocate");
+  return next(allocator, eager_if_stale(stream), bytes, alignment, out);
+}
+
+escrow_status escrow_allocator_free(escrow_allocator* allocator, cudaStream_t stream,
+                                    void* memory) {
+  static auto* const next = next_of<decltype(escrow_allocator_free)>("escrow_allocator_free");
+  return next(allocator, eager_if_stale(stream), memory);
 }
 
 namespace lab {
