@@ -58,17 +58,23 @@ namespace {
 
 cudaStream_t eager_if_stale(cudaStream_t stream) {
   static bool const is_planted = std::getenv("LAB_STALE") != nullptr;
-  static cudaStream_t eager = nullptr;  // of one thread
+  if (!is_planted) return stream;
+  static auto* const ask = next_of<decltype(cudaStreamIsCapturing)>("cudaStreamIsCapturing");
   cudaStreamCaptureStatus status{};
-  if (!is_planted || cudaStreamIsCapturing(stream, &status) != cudaSuccess) return stream;
+  lab::require(ask(stream, &status) == cudaSuccess, "a stream cannot be asked whether it captures");
   if (status == cudaStreamCaptureStatusNone) return stream;
-  if (eager == nullptr) {
+  static cudaStream_t const eager = [] {
+    auto* const create = next_of<decltype(cudaStreamCreateWithFlags)>("cudaStreamCreateWithFlags");
+    auto* const exchange = next_of<decltype(cudaThreadExchangeStreamCaptureMode)>(
+        "cudaThreadExchangeStreamCaptureMode");
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    lab::require(cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess &&
-                     cudaStreamCreateWithFlags(&eager, cudaStreamNonBlocking) == cudaSuccess &&
-                     cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess,
+    cudaStream_t made = nullptr;
+    lab::require(exchange(&mode) == cudaSuccess &&
+                     create(&made, cudaStreamNonBlocking) == cudaSuccess &&
+                     exchange(&mode) == cudaSuccess,
                  "there is no second stream");
-  }
+    return made;
+  }();
   return eager;
 }
 
