@@ -241,14 +241,24 @@ def check_named_files():
 
 
 def check_readme():
-    """Short, and its example is the one that is compiled."""
-    readme = (ROOT / "README.md").read_text()
-    length = len(readme.splitlines())
+    length = len((ROOT / "README.md").read_text().splitlines())
     if length > README_MAX:
         yield f"README.md: {length} lines, at most {README_MAX}"
-    _, example, _ = (ROOT / "examples/scratch.cpp").read_text().split("// [example]\n")
-    if f"```cpp\n{example}```" not in readme:
-        yield "README.md: its example is not that of examples/scratch.cpp"
+
+
+# Pages that show an example's parts, which stand there between two comments `// [name]`.
+SHOWN = {"README.md": "examples/scratch.cpp", "docs/guides/story.md": "examples/story.cpp"}
+
+
+def check_shown_examples():
+    """What a page shows of an example is what is compiled and run."""
+    for page, example in SHOWN.items():
+        parts = re.findall(r"^// \[(\w+)\]\n(.*?)^// \[\1\]$", (ROOT / example).read_text(), re.DOTALL | re.MULTILINE)
+        if not parts:
+            yield f"{example}: has no part that {page} shows"
+        for name, code in parts:
+            if f"```cpp\n{code}```" not in (ROOT / page).read_text():
+                yield f"{page}: does not show [{name}] of {example}"
 
 
 def check_figures():
@@ -265,7 +275,7 @@ def main():
     problems = [problem for each in all_sources for check in checks for problem in check(*each)]
     problems += check_reading_order(all_sources)
     problems += check_named_tests(all_sources)
-    problems += [*check_links(), *check_named_files(), *check_readme(), *check_figures()]
+    problems += [*check_links(), *check_named_files(), *check_readme(), *check_shown_examples(), *check_figures()]
     for problem in problems:
         print(problem)
     print(f"{len(all_sources)} files, {len(problems)} problems")
