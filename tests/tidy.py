@@ -213,6 +213,25 @@ def pages():
     return [page for page in found if page.exists()]
 
 
+# Pages for users state what is promised; proof/lifetimes.md names the tests, under the headings of the first two.
+CONTRACTS = ("docs/lifetimes.md", "docs/nodes.md", "docs/glossary.md", "docs/guides", "README.md")
+PROMISE_TESTS = "docs/proof/lifetimes.md"
+
+
+def check_contracts():
+    """Contracts are apart from the names of their tests, and each group of tests has its contract."""
+    for page in pages():
+        name = str(page.relative_to(ROOT))
+        if not any(name == each or name.startswith(each + "/") for each in CONTRACTS):
+            continue
+        for named in re.findall(r"`([A-Z]\w*\.(?:[A-Z]\w*\*?|\*))`", page.read_text()):
+            yield f"{name}: names the test {named}: that belongs into {PROMISE_TESTS}"
+    by_hand = {f"graphs-built-by-hand-{each}" for each in headings(ROOT / "docs/nodes.md")}
+    promised = headings(ROOT / "docs/lifetimes.md") | by_hand
+    for heading in sorted(headings(ROOT / PROMISE_TESTS) - promised - {"tests-of-lifetimes"}):
+        yield f"{PROMISE_TESTS}: no contract has the heading #{heading}"
+
+
 def headings(page):
     """The anchors of a page, as GitHub makes them."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
@@ -275,7 +294,7 @@ def main():
     problems = [problem for each in all_sources for check in checks for problem in check(*each)]
     problems += check_reading_order(all_sources)
     problems += check_named_tests(all_sources)
-    problems += [*check_links(), *check_named_files(), *check_readme(), *check_shown_examples(), *check_figures()]
+    problems += [*check_links(), *check_contracts(), *check_named_files(), *check_readme(), *check_shown_examples(), *check_figures()]
     for problem in problems:
         print(problem)
     print(f"{len(all_sources)} files, {len(problems)} problems")
