@@ -251,11 +251,11 @@ def check_links():
 
 
 def check_named_files():
-    """A file that a page names by its path is there. The changelog also names what was there before."""
+    """A file that a page names by its path is there. Two pages also name what was there before."""
     parts = "|".join((*MAY_INCLUDE, "tests", "bench", "examples", "docs"))
     for page in pages():
         for named in re.findall(rf"`((?:{parts})/[\w/]+\.\w+)`", page.read_text()):
-            if page.name != "CHANGELOG.md" and not (ROOT / named).exists():
+            if page.name not in ("CHANGELOG.md", "renames.md") and not (ROOT / named).exists():
                 yield f"{page.relative_to(ROOT)}: there is no {named}"
 
 
@@ -280,6 +280,20 @@ def check_shown_examples():
                 yield f"{page}: does not show [{name}] of {example}"
 
 
+def check_sizes():
+    """The lines that the contributing page tells are those of its folders, to within a tenth."""
+    page = (ROOT / "docs/contributing.md").read_text()
+    rows = re.findall(r"^\| ((?:`[\w/]+` ?)+) \| ([\d,]+) \|", page, re.MULTILINE)
+    if not rows:
+        yield "docs/contributing.md: has no table of sizes"
+    for folders, told in rows:
+        under = tuple(f"{each}/" for each in re.findall(r"`([\w/]+)`", folders))
+        files = [ROOT / name for name in names() if name.startswith(under) and re.search(r"\.(hpp|cpp|cu|h|c|py)$", name)]
+        lines = sum(path.read_text().count("\n") for path in files if path.exists())
+        if abs(lines - int(told.replace(",", ""))) > lines / 10:
+            yield f"docs/contributing.md: {folders} has {lines} lines, not {told}"
+
+
 def check_figures():
     """Each figure is as its script draws it."""
     for script in sorted((ROOT / "docs/figures").glob("*.py")):
@@ -294,7 +308,8 @@ def main():
     problems = [problem for each in all_sources for check in checks for problem in check(*each)]
     problems += check_reading_order(all_sources)
     problems += check_named_tests(all_sources)
-    problems += [*check_links(), *check_contracts(), *check_named_files(), *check_readme(), *check_shown_examples(), *check_figures()]
+    problems += [*check_links(), *check_contracts(), *check_named_files(), *check_readme(), *check_shown_examples()]
+    problems += [*check_sizes(), *check_figures()]
     for problem in problems:
         print(problem)
     print(f"{len(all_sources)} files, {len(problems)} problems")
