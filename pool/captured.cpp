@@ -54,8 +54,8 @@ void slot_pool::claim_search::give_to_graph(slot& taken, bool is_exclusive) {
 
 slot* slot_pool::claim_search::take_existing() {
   // In a group also what graphs hold of sizes up to four times as large: larger ones stay for
-  // claims that need them, while there is anything else. An idle one that is larger than asked for
-  // stays, too: eager claims would make it once more.
+  // claims that need them, while there is anything else. Idle larger ones are left for
+  // eager claims, which would make them again.
   constexpr std::size_t larger_max = 4;
   slot* found = nullptr;
   if (in.options.group) {

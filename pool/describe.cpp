@@ -78,7 +78,7 @@ std::string describe(holder const& which) {
             std::to_string(which.where.line());
   }
   if (which.waits_for != nullptr) {
-    text += " until the pool or its claimer is given it outside of captures";
+    text += " until the next claim or release on it outside of captures";
   }
   return text;
 }

@@ -65,8 +65,8 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
     return of.free.take_newest(on.id);
   }
   // An idle slot. Asks about the last launch of each exec in flight, then about each list's oldest
-  // slot, each once in a pass. `is_first_look`: not for longer than making a slot takes; and not
-  // about a full pool's only list, whose oldest slot the claim gets anyway.
+  // slot, each once in a pass. On the first look: at most 32 lists, which takes as long as making a
+  // slot; none if the pool is full and has one list, whose oldest slot the claim gets anyway.
   [[nodiscard]] slot* take_idle(size_class& of, search_pass& pass, bool is_first_look = false);
   // If only other streams' work is not done, the slot gets a list of its own: it hides no release.
   [[nodiscard]] static bool is_done(slot& free) noexcept;

@@ -213,6 +213,25 @@ def pages():
     return [page for page in found if page.exists()]
 
 
+# Pages for users state what is promised; proof/lifetimes.md names the tests, under the headings of the first two.
+CONTRACTS = ("docs/lifetimes.md", "docs/nodes.md", "docs/glossary.md", "docs/guides", "README.md")
+PROMISE_TESTS = "docs/proof/lifetimes.md"
+
+
+def check_contracts():
+    """Contracts are apart from the names of their tests, and each group of tests has its contract."""
+    for page in pages():
+        name = str(page.relative_to(ROOT))
+        if not any(name == each or name.startswith(each + "/") for each in CONTRACTS):
+            continue
+        for named in re.findall(r"`([A-Z]\w*\.(?:[A-Z]\w*\*?|\*))`", page.read_text()):
+            yield f"{name}: names the test {named}: that belongs into {PROMISE_TESTS}"
+    by_hand = {f"graphs-built-by-hand-{each}" for each in headings(ROOT / "docs/nodes.md")}
+    promised = headings(ROOT / "docs/lifetimes.md") | by_hand
+    for heading in sorted(headings(ROOT / PROMISE_TESTS) - promised - {"tests-of-lifetimes"}):
+        yield f"{PROMISE_TESTS}: no contract has the heading #{heading}"
+
+
 def headings(page):
     """The anchors of a page, as GitHub makes them."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
@@ -232,23 +251,47 @@ def check_links():
 
 
 def check_named_files():
-    """A file that a page names by its path is there. The changelog also names what was there before."""
+    """A file that a page names by its path is there. Two pages also name what was there before."""
     parts = "|".join((*MAY_INCLUDE, "tests", "bench", "examples", "docs"))
     for page in pages():
         for named in re.findall(rf"`((?:{parts})/[\w/]+\.\w+)`", page.read_text()):
-            if page.name != "CHANGELOG.md" and not (ROOT / named).exists():
+            if page.name not in ("CHANGELOG.md", "renames.md") and not (ROOT / named).exists():
                 yield f"{page.relative_to(ROOT)}: there is no {named}"
 
 
 def check_readme():
-    """Short, and its example is the one that is compiled."""
-    readme = (ROOT / "README.md").read_text()
-    length = len(readme.splitlines())
+    length = len((ROOT / "README.md").read_text().splitlines())
     if length > README_MAX:
         yield f"README.md: {length} lines, at most {README_MAX}"
-    _, example, _ = (ROOT / "examples/scratch.cpp").read_text().split("// [example]\n")
-    if f"```cpp\n{example}```" not in readme:
-        yield "README.md: its example is not that of examples/scratch.cpp"
+
+
+# Pages that show an example's parts, which stand there between two comments `// [name]`.
+SHOWN = {"README.md": "examples/scratch.cpp", "docs/guides/story.md": "examples/story.cpp"}
+
+
+def check_shown_examples():
+    """What a page shows of an example is what is compiled and run."""
+    for page, example in SHOWN.items():
+        parts = re.findall(r"^// \[(\w+)\]\n(.*?)^// \[\1\]$", (ROOT / example).read_text(), re.DOTALL | re.MULTILINE)
+        if not parts:
+            yield f"{example}: has no part that {page} shows"
+        for name, code in parts:
+            if f"```cpp\n{code}```" not in (ROOT / page).read_text():
+                yield f"{page}: does not show [{name}] of {example}"
+
+
+def check_sizes():
+    """The lines that the contributing page tells are those of its folders, to within a tenth."""
+    page = (ROOT / "docs/contributing.md").read_text()
+    rows = re.findall(r"^\| ((?:`[\w/]+` ?)+) \| ([\d,]+) \|", page, re.MULTILINE)
+    if not rows:
+        yield "docs/contributing.md: has no table of sizes"
+    for folders, told in rows:
+        under = tuple(f"{each}/" for each in re.findall(r"`([\w/]+)`", folders))
+        files = [ROOT / name for name in names() if name.startswith(under) and re.search(r"\.(hpp|cpp|cu|h|c|py)$", name)]
+        lines = sum(path.read_text().count("\n") for path in files if path.exists())
+        if abs(lines - int(told.replace(",", ""))) > lines / 10:
+            yield f"docs/contributing.md: {folders} has {lines} lines, not {told}"
 
 
 def check_figures():
@@ -265,7 +308,8 @@ def main():
     problems = [problem for each in all_sources for check in checks for problem in check(*each)]
     problems += check_reading_order(all_sources)
     problems += check_named_tests(all_sources)
-    problems += [*check_links(), *check_named_files(), *check_readme(), *check_figures()]
+    problems += [*check_links(), *check_contracts(), *check_named_files(), *check_readme(), *check_shown_examples()]
+    problems += [*check_sizes(), *check_figures()]
     for problem in problems:
         print(problem)
     print(f"{len(all_sources)} files, {len(problems)} problems")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the life of a resource under a graph.
+"""Draws the life of a pool's resource, from its claim to its return: eager, and under a graph.
 
     docs/figures/lifetime.py              writes lifetime.svg beside this file
     docs/figures/lifetime.py --check      fails if that file is not up to date
@@ -9,8 +9,8 @@ import sys
 from html import escape
 from pathlib import Path
 
-WIDTH, HEIGHT = 900, 376
-LEFT, COLUMN, GAP = 20, 130, 16  # six columns
+WIDTH, HEIGHT = 900, 350
+LEFT, COLUMN, GAP = 16, 112, 14  # seven columns
 STYLE = """
   text { font: 12px sans-serif; fill: #1f2328; text-anchor: middle }
   .code { font-family: monospace }
@@ -65,64 +65,69 @@ def label(y, text):
     return [f'<text class="label" x="{LEFT}" y="{y}">{escape(text)}</text>']
 
 
+def eager():
+    parts = label(24, "on a stream that is not captured")
+    free = x_of(6)
+    parts += box("call", x_of(0), 36, x_of(0) + COLUMN, 84, code="claim(stream)")
+    parts += box("call", x_of(1), 36, x_of(1) + COLUMN, 84, "work enqueued,", "lease released")
+    parts += box("keep", x_of(2), 36, free - GAP, 84, "the event that the release recorded: a claim on this stream needs no wait,",
+                 "one on another stream takes a free slot, or waits in its stream")
+    parts += box("back", free, 36, free + COLUMN, 84, "free for all, once", "the work is done")
+    for column in (1, 2, 6):
+        parts += arrow((x_of(column) - GAP, 60), (x_of(column) - 2, 60))
+    return parts
+
+
 def calls():
-    parts = label(24, "what the program does, from left to right")
+    parts = label(124, "in a capture")
     steps = [
-        ("call", "claim(stream)", "in a capture"),
-        ("call", "", "kernels captured,", "lease released"),
+        ("call", "claim(stream)"),
+        ("call", "", "work captured,", "lease released"),
         ("call", "graph_exec(g)", "instantiates"),
         ("call", "exec.launch()", "many times"),
-        ("call", "", "exec and graph are", "destroyed in flight"),
+        ("call", "", "graph and exec", "end in flight"),
         ("gpu", "", "the last launch", "ends on the GPU"),
     ]
     for i, (kind, code, *lines) in enumerate(steps):
-        parts += box(kind, x_of(i), 36, x_of(i) + COLUMN, 84, *lines, code=code)
+        parts += box(kind, x_of(i), 136, x_of(i) + COLUMN, 184, *lines, code=code)
         if i:
-            parts += arrow((x_of(i) - GAP, 60), (x_of(i) - 2, 60))
+            parts += arrow((x_of(i) - GAP, 160), (x_of(i) - 2, 160))
     return parts
 
 
 def keepers():
-    parts = label(120, "what keeps the resource meanwhile")
+    parts = label(216, "what keeps the resource meanwhile")
     destroyed, ended = x_of(4) + COLUMN / 2, x_of(5) + COLUMN / 2
     bars = [
-        (x_of(0), x_of(1) + COLUMN, "the lease"),
-        (x_of(0), destroyed, "the graph: one CUDA user object for all that it holds"),
-        (x_of(2), destroyed, "graph_exec itself: its exec has no user object"),
-        (destroyed, ended, "last launch's event"),
-        (x_of(2), ended, "or a plain cudaGraphExec_t: CUDA's copy of the user object's reference"),
+        (x_of(0), x_of(1) + COLUMN, 228, "the lease"),
+        (x_of(2), destroyed, 228, "graph_exec: its exec has no user object"),
+        (destroyed, ended, 228, "last launch's event"),
+        (x_of(0), destroyed, 260, "the graph: one CUDA user object for all that it holds"),
+        (x_of(2), ended, 292, "or a plain cudaGraphExec_t: CUDA's copy of the user object"),
     ]
-    for i, (left, right, text) in enumerate(bars):
-        top = 132 + 32 * (i if i < 3 else i - 1)
+    for left, right, top, text in bars:
         parts += box("keep", left, top, right, top + 26, text)
     return parts
 
 
 def way_back():
-    parts = label(280, "after the last of them (right to left)")
-    steps = [
-        (5, 5, "last reference", "dropped: a push to", "a lock-free queue"),
-        (3, 4, "recycle lane, on any thread:", "resources return to their pools"),
-        (0, 2, "destroy lane, on Escrow's worker thread:", "retired owners are destroyed"),
-    ]
-    for i, (first, last, *lines) in enumerate(steps):
-        right = x_of(last) + COLUMN
-        parts += box("back", x_of(first), 292, right, 356, *lines)
-        if i:
-            parts += arrow((right + GAP, 324), (right + 2, 324))
-    ended = x_of(5) + COLUMN / 2
-    return parts + arrow((ended, 84), (ended, 192)) + arrow((ended, 254), (ended, 290))
+    left, right = x_of(6), x_of(6) + COLUMN
+    parts = box("back", left, 136, right, 224, "resource:", "free again, by", "any thread")
+    parts += box("back", left, 234, right, 318, "retired owner:", "destroyed by", "the worker")
+    parts += arrow((left - GAP, 160), (left - 2, 160))
+    turn = left - GAP / 2
+    return parts + arrow((turn, 160), (turn, 276), (left - 2, 276))
 
 
 def svg():
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        'aria-label="The life of a resource that a captured graph uses">',
+        'aria-label="The life of a resource: eager, and in a graph">',
         f"<style>{STYLE}\n</style>",
         '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
         'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>',
         f'<rect class="panel" width="{WIDTH}" height="{HEIGHT}" rx="8"/>',
-        *calls(), *keepers(), *way_back(),
+        *eager(), *calls(), *keepers(), *way_back(),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"

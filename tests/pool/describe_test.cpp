@@ -193,7 +193,7 @@ TEST_F(Describe, SaysWhatEachKindOfHolderHoldsAndSinceWhere) {
     EXPECT_EQ(text.ends_with(" ms, since the claim at " + where), i < 2) << text;
   }
   EXPECT_EQ(describe(kinds[4]),
-            "stream 0xabc0 holds 0 until the pool or its claimer is given it outside of captures");
+            "stream 0xabc0 holds 0 until the next claim or release on it outside of captures");
 }
 
 TEST_F(Describe, NamesThePoolItsStatisticsAndHolders) {

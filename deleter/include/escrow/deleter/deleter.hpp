@@ -102,11 +102,11 @@ class ESCROW_API deleter {
     hand_over(call, begin_on, std::forward<Owner>(owner), where);
   }
 
-  // As retire(stream, owner) around the work, for an owner that takes over from the caller what it
-  // keeps. Calls `enqueue()`, and `take(owner)`, which must not throw, with the owner in its final
-  // place. Eager: what can fail for lack of memory fails before `enqueue`, and nothing is taken if
-  // that throws. In a capture: the graph has the owner, with what it took, before `enqueue`. `call`
-  // is the caller's name, for errors. Any thread.
+  // Retires `owner` around the work that `enqueue()` enqueues: `take(owner)`, which must not throw,
+  // moves the caller's resources into the owner, which is in its final place then. Eager: what can
+  // fail for lack of memory fails before `enqueue`, and nothing is taken if that throws.
+  // In a capture: the graph has the owner, with what it took, before `enqueue`. `call` is the
+  // caller's name, for errors. Any thread.
   template <class Owner, std::invocable<Owner&> Take, std::invocable Enqueue>
   void retire_around(char const* call, stream_ref stream, Owner owner, Take take, Enqueue enqueue,
                      source_location where = source_location::current()) {

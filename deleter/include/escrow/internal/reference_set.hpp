@@ -203,8 +203,8 @@ class graph_registry {
   ~graph_registry() = default;
   [[nodiscard]] static graph_registry& global() noexcept;
 
-  // The graph is owned from now on, until disown() or forget(). `id` 0: not known; then no graph
-  // that is not owned may be known with this handle.
+  // The graph is owned from now on, until disown() or forget(). `id` 0: not known; then no entry
+  // of a plain graph may have this handle.
   void own(cudaGraph_t graph, std::uint64_t id);
   // It was detached. `id` 0: cannot be learned, so the graph is not known any more.
   void disown(cudaGraph_t graph, std::uint64_t id) noexcept;
@@ -240,8 +240,8 @@ class graph_registry {
   };
   // Throws std::bad_alloc.
   [[nodiscard]] std::optional<unknown_launches> unknown_launches_of(group_order const& group) const;
-  // hoist() takes the set off that graph: the entry stays, so that a second hoist is noticed, until
-  // the graph or, of one that is not owned, the next one with its handle ends.
+  // hoist() takes the set off that graph. The entry stays, so that a second hoist is noticed: until
+  // the graph ends, or, of a plain graph, another one with its handle does.
   void remove_hoisted(reference_set& set, cudaGraph_t graph) noexcept;
   // The graph is alive, and not the sets that a recapture released.
   void forget_released(std::uint64_t id, cudaGraph_t graph) noexcept;
