@@ -65,6 +65,12 @@ void graph_exec::state::set_child(cudaGraphNode_t node, graph_core* child) {
     throw usage_error(call, "`kind` is a child graph that uses a sharing group",
                       "change the node by node::set, and use graph_exec::update");
   }
+  if (!survey.clusters.all.empty() || !clusters_.all.empty()) {
+    throw usage_error(
+        call,
+        "a kernel of `kind`, or of the exec, runs in clusters, which CUDA may keep as they are",
+        "change the node by node::set, and create another graph_exec");
+  }
   hoist_scope const off(call, survey);
   cudaGraphNodeParams params{};
   params.type = cudaGraphNodeTypeGraph;

@@ -101,6 +101,7 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
   graph_survey const survey = survey_of(call, source.get(), source.core(), options.bodies);
   is_bare_ = !survey.lacks_bodies;
   is_conditional_ = survey.conditionals != 0;
+  clusters_ = survey.clusters;
   if (source.core() != nullptr) source_ = source.core()->weak_from_this();
   hoist_scope off(call, survey);
   now_ = holding_of(off.sets());
@@ -246,6 +247,9 @@ std::string graph_exec::state::update(char const* call, graph_ref source,
                                       holding& before) {
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of(call, source.get(), source.core(), bodies);
+  if (survey.clusters.all != clusters_.all) {
+    return "a kernel runs in clusters of another size, which CUDA's update would not change";
+  }
   hoist_scope off(call, survey);
   holding next = holding_of(off.sets());
   owned<cudaGraphExec_t> row = row_of(source.get());

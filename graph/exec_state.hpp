@@ -90,6 +90,7 @@ class ESCROW_LOCAL graph_exec::state {
   unsigned long long row_flags_;
   bool is_bare_ = false;
   bool is_conditional_ = false;  // has conditional nodes
+  kernel_clusters clusters_;     // which no update changes
   // Of a conditional exec, or one with a row: CUDA does not order the two. Null if there was none.
   std::shared_ptr<launch_end> last_launch_;
   std::unique_ptr<launch_end> last_upload_;  // the same of uploads

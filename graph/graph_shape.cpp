@@ -49,6 +49,15 @@ bool may_prefer_clusters() {
   return false;
 }
 
+// In headers from CUDA 12.0, 12.8 and 12.4 on.
+constexpr std::size_t cluster = 4;
+constexpr std::size_t preferred_cluster = 11;
+constexpr std::size_t device_updatable = 13;
+
+bool is_known(CUresult answer) {
+  return answer != CUDA_ERROR_INVALID_VALUE && answer != CUDA_ERROR_NOT_SUPPORTED;
+}
+
 void object(graph_shape& shape, std::size_t node, char const* problem) {
   if (!shape.obstacle.empty()) return;
   shape.obstacle = "node " + std::to_string(node) + " of the graph " + problem;
@@ -73,10 +82,6 @@ void add_edges(graph_shape& shape, cudaGraph_t graph, std::vector<cudaGraphNode_
 void add_kernel(graph_shape& shape, cudaGraphNode_t handle, std::size_t node) {
   static node_functions const driver;
   constexpr std::size_t ids_max = 24;  // CUDA 13.0 has 16
-  // In headers from CUDA 12.0, 12.8 and 12.4 on.
-  constexpr std::size_t cluster = 4;
-  constexpr std::size_t preferred_cluster = 11;
-  constexpr std::size_t device_updatable = 13;
   CUDA_KERNEL_NODE_PARAMS params{};
   check_driver(driver.params(handle, &params), "cuGraphKernelNodeGetParams");
   // A function is of a module, and thus of a context.
@@ -86,7 +91,7 @@ void add_kernel(graph_shape& shape, cudaGraphNode_t handle, std::size_t node) {
   for (std::size_t id = 1; id < ids_max; ++id) {
     CUlaunchAttributeValue value{};
     CUresult const result = driver.attribute(handle, static_cast<CUlaunchAttributeID>(id), &value);
-    is_told[id] = result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_NOT_SUPPORTED;
+    is_told[id] = is_known(result);
     if (is_told[id]) check_driver(result, "cuGraphKernelNodeGetAttribute");
     constexpr CUlaunchAttributeValue unset{};
     // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison,cert-*): all its bytes
@@ -126,6 +131,19 @@ std::size_t add(graph_shape& shape, cudaGraph_t graph, std::size_t first) {
 }
 
 }  // namespace
+
+void add_clusters(kernel_clusters& to, std::vector<cudaGraphNode_t> const& kernels) {
+  static node_functions const driver;
+  for (cudaGraphNode_t const each : kernels) {
+    CUlaunchAttributeValue value{};
+    CUresult const result =
+        driver.attribute(each, static_cast<CUlaunchAttributeID>(cluster), &value);
+    if (is_known(result)) check_driver(result, "cuGraphKernelNodeGetAttribute");
+    auto const& size = value.clusterDim;
+    if (size.x != 0) to.all.push_back({to.kernels, {size.x, size.y, size.z}});
+    ++to.kernels;
+  }
+}
 
 graph_shape shape_of(cudaGraph_t graph, unsigned long long flags) {
   graph_shape shape;

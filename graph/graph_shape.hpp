@@ -3,7 +3,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
+#include <cstddef>
 #include <string>
+#include <vector>
 
 namespace escrow::inline v0_1 {
 
@@ -25,6 +28,20 @@ struct graph_shape {
   std::string kernels;
   std::string attributes;
 };
+
+// Of the kernels of several graphs, in order: how many there are before, and the size of its
+// clusters, of each that has one. cudaGraphExecUpdate keeps them without an error (measured).
+struct kernel_clusters {
+  struct one {
+    std::size_t place;
+    std::array<unsigned, 3> size;
+    bool operator==(one const&) const = default;
+  };
+  std::vector<one> all;
+  std::size_t kernels = 0;  // looked at
+};
+// Throws cuda_error, std::bad_alloc.
+void add_clusters(kernel_clusters& to, std::vector<cudaGraphNode_t> const& kernels);
 
 // `flags`: of the instantiation. Throws cuda_error, std::bad_alloc.
 [[nodiscard]] graph_shape shape_of(cudaGraph_t graph, unsigned long long flags);

@@ -67,6 +67,7 @@ group_set survey_tree(char const* call, cudaGraph_t graph, graph_survey& found) 
   if (registry.known(graph).is_used) found.known.insert(graph);
   child_graphs const children = children_of(graph);
   found.conditionals += children.conditionals;
+  add_clusters(found.clusters, children.kernels);
   std::vector<group_set> parts{registry.groups_of(graph)};
   for (cudaGraph_t const child : children.graphs) parts.push_back(survey_tree(call, child, found));
   if (group_order const* const shared = shared_group(parts)) {

@@ -13,6 +13,7 @@
 #include "escrow/internal/parked_group.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "graph_core.hpp"
+#include "graph_shape.hpp"
 
 namespace escrow::inline v0_1 {
 
@@ -27,7 +28,9 @@ struct graph_survey {
   std::string problem;
   std::string advice;
   graph_registry::group_set groups;  // of all
-  group_pins pins;                   // of a copy: they are not parked meanwhile
+  // Of each kernel that runs in clusters, its place and their size: see graph_shape.
+  kernel_clusters clusters;
+  group_pins pins;  // of a copy: they are not parked meanwhile
 };
 
 // Walks `root`, its child graphs, and `bodies`. `core`: that of Escrow's graph, which it seals;

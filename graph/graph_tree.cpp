@@ -19,6 +19,7 @@ child_graphs children_of(cudaGraph_t graph) {
     cudaGraphNodeType type{};
     check(query_type(node, type), "cudaGraphNodeGetType");
     if (type == cudaGraphNodeTypeConditional) ++found.conditionals;
+    if (type == cudaGraphNodeTypeKernel) found.kernels.push_back(node);
     if (type != cudaGraphNodeTypeGraph) continue;
     check(cudaGraphChildGraphNodeGetGraph(node, &found.graphs.emplace_back()),
           "cudaGraphChildGraphNodeGetGraph");

@@ -86,6 +86,35 @@ TEST_F(KernelAttributes, DoNotChangeInAnExec) {
   EXPECT_TRUE(is_kept(fate));
 }
 
+// CUDA's update keeps the size of clusters, and reports success.
+TEST_F(KernelAttributes, AnExecIsNotUpdatedToOtherClusters) {
+  auto const graph_with = [&](std::vector<cudaLaunchAttribute> attributes) {
+    graph made(*worker);
+    build(made).add(sizes(8, std::move(attributes)));
+    return made;
+  };
+  graph const pairs = graph_with(clusters(2)), fours = graph_with(clusters(4)),
+              none = graph_with({});
+  graph_exec exec(pairs);
+  graph_exec plain(none);
+  std::vector<std::string> const text{"graph_exec::update", "runs in clusters of another size",
+                                      "create another graph_exec"};
+  for (graph const* const each : {&fours, &none}) {
+    test::expect_error<cuda_error>([&] { exec.update(*each); }, text);
+  }
+  test::expect_error<cuda_error>([&] { plain.update(pairs); }, text);
+  EXPECT_EQ(size_in(exec), 2);
+  exec.update(graph_with(clusters(2)));
+  EXPECT_EQ(size_in(exec), 2);
+  node const child = build(*built).add(child_node(none));
+  graph_exec outer(*built);
+  expect_refused([&] { escrow::set(outer, child, child_node(pairs)); }, "set",
+                 "a kernel of `kind`, or of the exec, runs in clusters");
+  graph in_child(*worker);
+  build(in_child).add(child_node(pairs));
+  test::expect_error<cuda_error>([&] { outer.update(in_child); }, text);
+}
+
 TEST_F(KernelAttributes, ThatCudaRefusesAreExplainedAndChangeNothing) {
   fate_ptr const kept = make_fate();
   fate_ptr const refused = make_fate();

@@ -140,7 +140,8 @@ class ESCROW_API graph_exec {
   // what `source` holds; the previous references are released after the launches in flight.
   // `bodies` as in the options; the copies are made anew. On failure throws cuda_error, which names
   // the node that does not fit, std::bad_alloc, or usage_error as the constructor, and exec, graph
-  // and references are unchanged. Source: cudaGraphExecUpdate.
+  // and references are unchanged. Clusters of another size do not fit: CUDA would keep the old ones
+  // without an error (measured). Source: cudaGraphExecUpdate.
   void update(graph_ref source, std::vector<cudaGraph_t> const& bodies = {},
               source_location where = source_location::current());
 
