@@ -252,7 +252,7 @@ def exported(nm, library, *parts):
 
 # What a class's comment speaks of may be left out: constructors, the destructor, assignment, members of specializations.
 SPECIAL = re.compile(r"(\w+)::(~?\1|operator =)|kernel_argument_traits::.*")
-HIDDEN = re.compile(r"\bv0_1\b|ESCROW_(API|LOCAL)|namespace escrow::detail|Internal:|\[\[nodiscard")
+HIDDEN = re.compile(r"\bv\d+_\d+\b|ESCROW_(API|LOCAL)|namespace escrow::detail|Internal:|\[\[nodiscard")
 
 
 def shown(tag_file):

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 # Words that Doxygen's pages do not show.
-UNSHOWN = re.compile(r"::inline v0_1|\[\[nodiscard\]\] |\bESCROW_(?:API|LOCAL) ")
+UNSHOWN = re.compile(r"::inline v\d+_\d+|\[\[nodiscard\]\] |\bESCROW_(?:API|LOCAL) ")
 # The labels of public comments. Each begins a paragraph.
 LABEL = re.compile(
     r"(What|Thread safety(?:, Capture)?|Memory ordering|Lifetime|Capture|Errors|Waits|Contexts|Example): "
@@ -102,6 +102,9 @@ def commented(declared, comment):
 
 
 def header_lines(name, lines):
+    if lines[0].startswith("// SPDX-"):
+        yield ""
+        lines = lines[1:]
     end = comment_end(lines, 0)
     first, *more = documentation(lines[:end])
     yield from ["/// @file", f"/// @anchor {label(name)} {first[4:]}", *more]
