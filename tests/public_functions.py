@@ -276,6 +276,7 @@ def reference(doxygen, doxyfile):
     problems = [f"{name} is not in the reference" for name in sorted(expected - there)]
     problems += [f"{page.name}: shows {HIDDEN.search(page.read_text())[0]}" for page in sorted(pages.glob("html/*escrow*.html"))
                  if HIDDEN.search(page.read_text())]
+    problems += [f"{page.name}: shows markup as text" for page in sorted(pages.glob("html/*.html")) if "&lt;tt&gt;" in page.read_text()]
     return problems, expected
 
 
