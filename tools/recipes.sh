@@ -35,7 +35,7 @@ conan_package() {
   # Nothing is written beside the sources.
   "$conan" create . -pr:a "$root/profile" -s compiler.cppstd=20 --no-remote --test-folder=packaging/consumer \
     -c "tools.build:jobs=$CMAKE_BUILD_PARALLEL_LEVEL" -c 'tools.cmake.cmake_layout:test_folder=$TMP' \
-    -c tools.cmake.cmaketoolchain:user_presets= \
+    -c tools.cmake.cmaketoolchain:generator=Ninja -c tools.cmake.cmaketoolchain:user_presets= \
     -c 'tools.cmake.cmaketoolchain:extra_variables={"CMAKE_UNITY_BUILD": "ON"}'
 }
 
