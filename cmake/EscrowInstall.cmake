@@ -56,8 +56,9 @@ if(PROJECT_IS_TOP_LEVEL)
   # What the compiler's libraries are, dpkg-shlibdeps says. CUDA's packages have the minor version in their names: any of the
   # major version serves that is not older than the headers Escrow was built with. Users need the headers, a server does not.
   find_program(ESCROW_SHLIBDEPS dpkg-shlibdeps DOC "For versions in the Debian package's dependencies")
+  find_program(ESCROW_FILE file DOC "For the same")
   set(depends libc6 libstdc++6)
-  if(ESCROW_SHLIBDEPS)
+  if(ESCROW_SHLIBDEPS AND ESCROW_FILE)
     set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
     set(depends "")
   endif()
