@@ -115,7 +115,7 @@ command=${1:-}
 case "$command ${2:-}" in
   "test " | "test sim" | "sanitize " | "bench " | "bench sim" | "deep " | "deep sim") ;;
   *)
-    sed -n '2,8s/^# \{0,1\}//p' "$0"
+    sed -n '/^#!\|^# SPDX/d; /^#/!q; s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

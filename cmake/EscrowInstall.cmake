@@ -13,7 +13,7 @@ install(FILES
     ${PROJECT_BINARY_DIR}/escrow-config.cmake
     ${PROJECT_BINARY_DIR}/escrow-config-version.cmake
   DESTINATION ${package_dir})
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 # Each library can be found without the other: escrow-simulated.cmake does not name CUDA::cudart. The C API's needs the
 # one that it calls.
@@ -43,16 +43,39 @@ foreach(library IN LISTS libraries)
 endforeach()
 
 if(PROJECT_IS_TOP_LEVEL)
+  set(CPACK_VERBATIM_VARIABLES ON)
   set(CPACK_GENERATOR TGZ DEB)
   set(CPACK_SOURCE_GENERATOR TGZ)
-  set(CPACK_SOURCE_IGNORE_FILES /\\.git /build/)
+  set(CPACK_SOURCE_IGNORE_FILES "/\\.git" "^${PROJECT_SOURCE_DIR}/build[-/]")
   set(CPACK_SOURCE_PACKAGE_FILE_NAME escrow-${PROJECT_VERSION})
   set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Keeps GPU resources alive until the last work that uses them has finished")
   set(CPACK_PACKAGE_CONTACT "The Escrow authors")
   set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
   set(CPACK_DEBIAN_PACKAGE_NAME libescrow-dev)
   set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
-  set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6, libstdc++6")  # cudart is of no package of Debian's
+  # What the compiler's libraries are, dpkg-shlibdeps says. CUDA's packages have the minor version in their names: any of the
+  # major version serves that is not older than the headers Escrow was built with. Users need the headers, a server does not.
+  find_program(ESCROW_SHLIBDEPS dpkg-shlibdeps DOC "For versions in the Debian package's dependencies")
+  find_program(ESCROW_FILE file DOC "For the same")
+  set(depends libc6 libstdc++6)
+  if(ESCROW_SHLIBDEPS AND ESCROW_FILE)
+    set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+    set(depends "")
+  endif()
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR})  # libescrow, for the C API
+  if(TARGET CUDA::cudart)
+    list(APPEND CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${cudart_dir})
+    foreach(package cudart cudart-dev)
+      set(any "")
+      foreach(minor RANGE ${CUDAToolkit_VERSION_MINOR} 9)
+        list(APPEND any cuda-${package}-${CUDAToolkit_VERSION_MAJOR}-${minor})
+      endforeach()
+      list(JOIN any " | " any_${package})
+    endforeach()
+    list(APPEND depends "${any_cudart}")
+    set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "${any_cudart-dev}")
+  endif()
+  list(JOIN depends ", " CPACK_DEBIAN_PACKAGE_DEPENDS)
   set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
   include(CPack)
 endif()

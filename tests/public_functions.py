@@ -252,7 +252,7 @@ def exported(nm, library, *parts):
 
 # What a class's comment speaks of may be left out: constructors, the destructor, assignment, members of specializations.
 SPECIAL = re.compile(r"(\w+)::(~?\1|operator =)|kernel_argument_traits::.*")
-HIDDEN = re.compile(r"\bv0_1\b|ESCROW_(API|LOCAL)|namespace escrow::detail|Internal:|\[\[nodiscard")
+HIDDEN = re.compile(r"\bv\d+_\d+\b|ESCROW_(API|LOCAL)|namespace escrow::detail|Internal:|\[\[nodiscard")
 
 
 def shown(tag_file):
@@ -276,6 +276,7 @@ def reference(doxygen, doxyfile):
     problems = [f"{name} is not in the reference" for name in sorted(expected - there)]
     problems += [f"{page.name}: shows {HIDDEN.search(page.read_text())[0]}" for page in sorted(pages.glob("html/*escrow*.html"))
                  if HIDDEN.search(page.read_text())]
+    problems += [f"{page.name}: shows markup as text" for page in sorted(pages.glob("html/*.html")) if "&lt;tt&gt;" in page.read_text()]
     return problems, expected
 
 

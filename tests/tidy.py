@@ -187,6 +187,25 @@ def check_words(name, lines):
             yield f"{name}:{number}: write // in place of ///"
 
 
+def check_version():
+    """What names the version names that of version.hpp. The changelog and results also name others."""
+    text = (ROOT / "core/include/escrow/version.hpp").read_text()
+    version = re.findall(r"#define ESCROW_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", text)
+    dotted = ".".join(version)
+    spelling = re.compile(r"\bescrow::(?:inline )?v(\d+)_(\d+)|find_package\(escrow (\d+)\.(\d+)|libescrow\w*\.so\.(\d+)\.(\d+)")
+    for name in names():
+        path = ROOT / name
+        is_read = re.search(r"\.(?:hpp|cpp|cu|h|c|py|md|cmake|txt|in)$", name) and not re.match(r"build|(?:bench|tests)/results/", name)
+        if is_read and path.is_file() and name != "CHANGELOG.md":
+            for found in spelling.findall(path.read_text()):
+                if [number for number in found if number] != version[:2]:
+                    yield f"{name}: names version {'.'.join(filter(None, found))}, not {dotted}"
+    if f"\n## {dotted} - " not in (ROOT / "CHANGELOG.md").read_text():
+        yield f"CHANGELOG.md: has no section {dotted}"
+    if f'"version": "{dotted}"' not in (ROOT / "packaging/vcpkg/escrow/vcpkg.json").read_text():
+        yield f"packaging/vcpkg/escrow/vcpkg.json: its version is not {dotted}"
+
+
 def check_named_tests(all_sources):
     """A test or a test program that a page, a script or a planted bug names is there."""
     programs = {Path(name).stem for name, _ in all_sources}
@@ -306,6 +325,7 @@ def main():
     checks = (check_includes, check_exports, check_atomics, check_lengths, check_class_comments, check_words)
     all_sources = list(sources())
     problems = [problem for each in all_sources for check in checks for problem in check(*each)]
+    problems += check_version()
     problems += check_reading_order(all_sources)
     problems += check_named_tests(all_sources)
     problems += [*check_links(), *check_contracts(), *check_named_files(), *check_readme(), *check_shown_examples()]

@@ -119,7 +119,7 @@ run_bug() {
 main() {
   case ${1:-} in
     --list) shift && list "$@" && exit ;;
-    -*) sed -n '2,7s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    -*) sed -n '/^#!\|^# SPDX/d; /^#/!q; s/^# \{0,1\}//p' "$0" && exit 2 ;;
   esac
   mkdir -p build
   exec 9>build/planted.lock

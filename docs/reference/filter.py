@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 # Words that Doxygen's pages do not show.
-UNSHOWN = re.compile(r"::inline v0_1|\[\[nodiscard\]\] |\bESCROW_(?:API|LOCAL) ")
+UNSHOWN = re.compile(r"::inline v\d+_\d+|\[\[nodiscard\]\] |\bESCROW_(?:API|LOCAL) ")
 # The labels of public comments. Each begins a paragraph.
 LABEL = re.compile(
     r"(What|Thread safety(?:, Capture)?|Memory ordering|Lifetime|Capture|Errors|Waits|Contexts|Example): "
@@ -102,6 +102,9 @@ def commented(declared, comment):
 
 
 def header_lines(name, lines):
+    if lines[0].startswith("// SPDX-"):
+        yield ""
+        lines = lines[1:]
     end = comment_end(lines, 0)
     first, *more = documentation(lines[:end])
     yield from ["/// @file", f"/// @anchor {label(name)} {first[4:]}", *more]
@@ -175,11 +178,22 @@ def target(page, link):
     return "@ref " + label(file, heading) if is_page or is_header else (ROOT / file).as_uri()
 
 
+def unbroken_links(text):
+    """Each link on one line: behind one that is not, Doxygen shows the rest of the page as it is."""
+    def joined(match):
+        end = "" if text[match.end() : match.end() + 1] == "\n" else "\n" + match[2]  # lines keep their numbers
+        return f"{match[1]} {match[3]}{end}"
+
+    return re.sub(r"(\[[^][]*)\n( *)([^][]*\]\([^)\s]+\))", joined, text)
+
+
 def page_lines(page, lines):
     is_code = False
     for line in lines:
         is_code ^= line.startswith("```")
         heading = not is_code and re.match(r"(#+) (.*)", line)
+        if heading:  # in which Doxygen shows code as HTML
+            line = line.replace("`", "")
         if heading and heading[1] != "#":
             line += f" {{#{label(page, anchor(heading[2]))}}}"
         elif heading and page != "README.md":
@@ -194,7 +208,7 @@ def main():
     path = Path(sys.argv[1]).resolve()
     name, lines = str(path.relative_to(ROOT)), path.read_text().split("\n")
     if path.suffix == ".md":
-        print("\n".join(page_lines(name, lines)), end="")
+        print("\n".join(page_lines(name, unbroken_links(path.read_text()).split("\n"))), end="")
     else:
         print(UNSHOWN.sub("", "\n".join(header_lines(name, lines))), end="")
 
