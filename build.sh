@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The commands of a fresh machine:
 #   ./build.sh test [sim]    builds and runs the whole suite
 #   ./build.sh sanitize      the same under AddressSanitizer with UBSan, and under ThreadSanitizer; simulated

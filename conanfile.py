@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conan's recipe (packaging/README.md): the libraries, with Escrow's own files for find_package(escrow COMPONENTS ...)."""
 import os
 import re

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Python's lock, which a call lets go that may wait for others: an adapter is called by Python,
 // too.
 #pragma once
@@ -10,7 +11,7 @@
 
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: lets the calling thread's GIL go for a scope, if it has that. For calls that wait for
 //   graph_lifetime_lock, for the worker, or that run destructors: a destroy callback of a
@@ -95,4 +96,4 @@ class [[nodiscard]] without_gil {
   void* thread_ = nullptr;  // null: it had no GIL
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Texts of errors for callers of an adapter, who know no lines of its files.
 #pragma once
 
@@ -7,7 +8,7 @@
 
 #include "escrow/core/error.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // The text without the line of these files that called the library, which says nothing to
 // who called it.
@@ -24,4 +25,4 @@ namespace escrow::inline v0_1 {
   return behind == nullptr ? error.what() : behind + 2;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

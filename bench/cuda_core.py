@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The build bench's chain of nodes by Python's cuda.core, which keeps the kernels' arguments alive by itself.
 
     bench/cuda_core.py FILE

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The figures: what each is computed from, its goal, and its place in the tables of docs/performance.md.
 
 A value is "BENCHMARK FIELD", the median of a counter or of the time, or a function of measurements `m`, where

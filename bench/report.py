@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Reads what bench programs wrote, and makes of it what people read.
 
     bench/report.py summary FOLDER       prints tables, writes FOLDER/*.svg and FOLDER/summary.json

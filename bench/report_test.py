@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the scripts that read the benches' results: on the committed run, and on tiny samples."""
 import contextlib
 import io

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs the benches and sums up what they found, or compares those of two builds.
 
     bench/run.py BUILD OUT sim|gpu [--quick] [--only BENCH...] [--beside BUILD_B ROUNDS]

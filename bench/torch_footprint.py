@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Graphs of PyTorch with scratch from its graph pools: bytes of the device, and launches/s.
 
     bench/torch_footprint.py FILE

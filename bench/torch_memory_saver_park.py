@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What it takes torch_memory_saver (PyPI) to give memory back to the device and to map it again.
 
     bench/torch_memory_saver_park.py FILE

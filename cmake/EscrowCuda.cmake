@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # CUDA::toolkit, which has CUDA's headers, and CUDA::cudart. escrow::simulated needs the headers alone. The build and the
 # installed package include this file. escrow_cuda_major is the headers' version, empty if it cannot be read.
 find_package(CUDAToolkit 12.8)

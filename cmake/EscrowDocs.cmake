@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Target docs: the reference and the pages as HTML, in docs/html of the build folder. Warnings are errors.
 find_package(Doxygen 1.9 QUIET)
 find_package(Python3 COMPONENTS Interpreter QUIET)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Installing: libraries, headers, and the package files for find_package(escrow) and pkg-config; and packages by CPack.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Libraries of others for adapters' tests and for benches: those that python3 has, or whose folders the cache variables name.
 
 # Where a package of Python is, in a cache variable; empty: nowhere.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What all targets of Escrow share: the language, the warnings, the sanitizers; how a part is declared, and the libraries.
 
 # Nothing of this but the language reaches a consumer.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # How long a test may take, against hangs alone: under a sanitizer on a busy machine a second can become twenty.
 set(escrow_test_seconds_max 600)
 

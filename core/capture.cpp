@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors for unusable streams, and the Relaxed capture mode.
 #include "escrow/core/capture.hpp"
 
 #include "escrow/internal/retry_cleanup.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 void detail::refuse_capture(char const* call, cudaError_t status) {
   if (status == cudaErrorStreamCaptureImplicit) {
@@ -30,4 +31,4 @@ relaxed_capture_scope::~relaxed_capture_scope() {
   retry_cleanup([this] { return exchange_capture_mode(previous_); });
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The current device, devices in use, and lost devices.
 #include "escrow/internal/device.hpp"
 
@@ -9,7 +10,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 int current_device() {
   int device = 0;
@@ -127,4 +128,4 @@ bool may_work_go_on_untold() noexcept {
   return !succeeded(status) && is_sticky(status) && may_other_devices_run();
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

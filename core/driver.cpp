@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Queries by the driver's functions.
 //
 // The shared runtime, with which Escrow ships, takes a lock of the process in each of its calls.
@@ -31,7 +32,7 @@
 #include "escrow/internal/last_error.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 namespace {
 
 // Why this thread may be in a callback: 1 if the runtime has not answered it yet, and 2 for each
@@ -274,4 +275,4 @@ int device_of_capturing(stream_ref stream) {
   return answers.front().device;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

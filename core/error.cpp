@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Error texts, and the list of sticky errors.
 #include "escrow/core/error.hpp"
 
@@ -5,7 +6,7 @@
 #include <string_view>
 #include <typeinfo>
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -90,4 +91,4 @@ bool is_sticky(cudaError_t status) noexcept {
   }
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lock for CUDA's links between graphs. While a thread holds it, it may run destroy callbacks.
 #include <chrono>
 #include <mutex>
@@ -7,7 +8,7 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/internal/driver.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 // Guards CUDA's links between graphs and their copies and execs. Held across CUDA calls, which may
@@ -41,4 +42,4 @@ graph_lifetime_lock::~graph_lifetime_lock() {
   links.unlock();
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a graph's id from the driver, or else from the graph's DOT text.
 #include "escrow/internal/graph_query.hpp"
 
@@ -20,7 +21,7 @@
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/driver.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -126,4 +127,4 @@ graph_edges edges_of(cudaGraph_t graph) {
   return all;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

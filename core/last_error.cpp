@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 // The thread for calls that may fail while the caller has an error.
 #include "escrow/internal/last_error.hpp"
 
 #include <exception>
 #include <thread>
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 cudaError_t call_on_another_thread(cudaError_t (*call)(void*), void* data) noexcept {
   int device = 0;
@@ -25,4 +26,4 @@ cudaError_t call_on_another_thread(cudaError_t (*call)(void*), void* data) noexc
   }
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

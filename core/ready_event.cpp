@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checked event calls, the cache of idle events, the retry of a record, and the meaning of query
 // results.
 #include "escrow/internal/ready_event.hpp"
@@ -16,7 +17,7 @@
 #include "escrow/internal/never_destroyed.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 void event_ref::record(stream_ref stream, source_location where) const {
   check(cudaEventRecord(event_, stream.get()), "cudaEventRecord", where);
@@ -143,4 +144,4 @@ ready_answer answer_of(cudaError_t query_status) noexcept {
                                                         : ready_answer::not_yet;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

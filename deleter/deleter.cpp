@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The deleter's interface: retiring owners and draining; and statistics in words.
 #include "escrow/deleter/deleter.hpp"
 
@@ -19,7 +20,7 @@
 #include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 deleter_core* deleter::make_core(deleter_options options) {
   auto core = std::make_unique<deleter_core>(std::move(options));
@@ -287,4 +288,4 @@ std::string deleter::describe() const {
   return text + graph_registry::global().describe_sets(*core_);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

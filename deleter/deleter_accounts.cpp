@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whom errors are told to that no caller can be told: a handler, or standard error; and leaks.
 #include "escrow/internal/deleter_accounts.hpp"
 
@@ -19,7 +20,7 @@
 #include "escrow/internal/release_queue.hpp"
 #include "escrow/internal/wakeup.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -136,4 +137,4 @@ void deleter_accounts::leak(reclaimable& unknown) noexcept {
   unknown.accounts().count_leaked();
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

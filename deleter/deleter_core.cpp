@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A reclaimable's path from push() to the worker, and the statistics.
 #include "escrow/internal/deleter_core.hpp"
 
@@ -13,7 +14,7 @@
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/internal/device.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -135,4 +136,4 @@ bool pin_module_of(void (*code)() noexcept) noexcept {
   return dlopen(found.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) != nullptr;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which graphs of a sharing group may be launched without Escrow: for parking.
 #include <algorithm>
 #include <optional>
@@ -6,7 +7,7 @@
 #include "escrow/internal/launch_order.hpp"
 #include "escrow/internal/reference_set.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -89,4 +90,4 @@ std::optional<graph_registry::unknown_launches> graph_registry::unknown_launches
   return std::nullopt;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Registry entries: from a graph's first set to its last.
 #include "escrow/internal/reference_set.hpp"
 
@@ -7,7 +8,7 @@
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/internal/never_destroyed.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 graph_registry& graph_registry::global() noexcept {
   static never_destroyed<graph_registry> only;  // see the class comment
@@ -236,4 +237,4 @@ resource_usage graph_registry::describe(std::set<cudaGraph_t> const& graphs) con
   return resource_usage_of(std::move(members));
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

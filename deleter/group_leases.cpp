@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Leases of sharing groups, by graph: noted by claims, copied with the graph, told of at the end of
 // their capture.
 #include "escrow/internal/group_lease.hpp"
@@ -9,7 +10,7 @@
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/reference_set.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 std::shared_ptr<group_lease> graph_registry::note_lease(
     std::uint64_t id, cudaGraph_t graph, std::shared_ptr<lease_origin const> const& origin,
@@ -89,4 +90,4 @@ std::string name_of(group_lease const& lease) {
          std::to_string(lease.where.line()) + ")";
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

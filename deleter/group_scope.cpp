@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 // The scopes of each thread.
 #include "escrow/internal/group_scope.hpp"
 
 #include <atomic>
 #include <limits>
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -41,4 +42,4 @@ group_scope* group_scope::of(std::uint64_t number) noexcept {
   return found;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

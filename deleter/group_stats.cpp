@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sharing groups: copies, and statistics of what their graphs hold.
 #include "escrow/deleter/sharing_group.hpp"
 
@@ -16,7 +17,7 @@
 #include "escrow/internal/parked_group.hpp"
 #include "escrow/internal/reference_set.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 std::string to_json(sharing_stats const& stats) {
   std::string ids;
@@ -108,4 +109,4 @@ std::string sharing_group::describe() const {
   return "sharing group \"" + order_->options.label + "\": " + to_json(stats());
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A graph gets a thing: in a set that it has, or in a new one that is placed on it.
 #include <algorithm>
 #include <memory>
@@ -9,7 +10,7 @@
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/reference_set.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -189,4 +190,4 @@ void graph_registry::erase_if_unused(entries::iterator found) noexcept {
   if (unused.sets.empty() && !unused.is_hoisted && !unused.is_owned) entries_.erase(found);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lists what memory graphs hold, of their reference sets and leases.
 #include <mutex>
 
 #include "escrow/internal/reference_set.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 void reference_set::list_memory(held_memory& to) const {
   if (is_closed() || is_off_graphs()) return;
@@ -42,4 +43,4 @@ held_memory graph_registry::memory_of(std::span<cudaGraph_t const> graphs) const
   return all;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

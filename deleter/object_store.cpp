@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shelves, and the memory blocks of their objects.
 #include "escrow/internal/object_store.hpp"
 
@@ -11,7 +12,7 @@
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/ready_event.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // One allocation for several objects, since aligned ones are slow; freed with the last object.
 class object_block {
@@ -181,4 +182,4 @@ void object_store::trim() noexcept {
   }
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pins of calls, and the list of all groups.
 #include "escrow/internal/parked_group.hpp"
 
@@ -8,7 +9,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/never_destroyed.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -78,4 +79,4 @@ std::vector<std::shared_ptr<group_order>> all_groups() {
   return living;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The worker's pass: recycle first and between destructions, then destroy what is ready.
 #include <algorithm>
 #include <utility>
@@ -5,7 +6,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -162,4 +163,4 @@ bool deleter_core::nothing_arrived() const noexcept {
          epoch_.load(std::memory_order_relaxed) == seen_epoch_.load(std::memory_order_relaxed);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

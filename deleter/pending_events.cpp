@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Polling the ready events of retired owners, line by line.
 #include "escrow/internal/pending_events.hpp"
 
@@ -8,7 +9,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_accounts.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 ready_answer ask(cudaEvent_t ready, bool& is_reported, deleter_accounts& its) noexcept {
   cudaError_t const status = cudaEventQuery(ready);
@@ -91,4 +92,4 @@ std::uint64_t pending_events::oldest_epoch() const noexcept {
   return oldest;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recycling under a short lock; events are queried without it.
 #include "escrow/internal/recycle_lane.hpp"
 
@@ -10,7 +11,7 @@
 #include "escrow/internal/deleter_accounts.hpp"
 #include "escrow/internal/pending_events.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 void recycle_lane::recycle_queued() noexcept {
   std::lock_guard const lock(mutex_);
@@ -97,4 +98,4 @@ std::uint64_t recycle_lane::oldest_epoch() const noexcept {
   return oldest;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What holds a set besides a graph, and what sets hold.
 #include "escrow/internal/reference_set.hpp"
 
@@ -9,7 +10,7 @@
 #include "escrow/internal/deleter_accounts.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 void reference_set::list_members(std::vector<reclaimable const*>& found) const {
   if (is_closed()) return;
@@ -104,4 +105,4 @@ resource_usage resource_usage_of(deferred_releases const& held) {
   return resource_usage_of(std::move(members));
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a set is reclaimed: after the last launch, by the recycle lane, then by the worker.
 #include <memory>
 #include <utility>
@@ -5,7 +6,7 @@
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/reference_set.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 void reference_set::reclaim_set(reclaimable& thing) noexcept {
   auto& set = static_cast<reference_set&>(thing);
@@ -57,4 +58,4 @@ void release_after(deferred_releases held, std::shared_ptr<launch_end> const& en
   }
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recording the uses of a shared object.
 #include "escrow/deleter/shared_object.hpp"
 
@@ -9,7 +10,7 @@
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 shared_object_base& detail::require_stream_shared(stream_shared_deleter const* deleter) {
   if (deleter != nullptr) return *deleter->object;
@@ -47,4 +48,4 @@ void shared_object_base::keep() noexcept {
   deleter_core::leak(*this);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The worker thread: reclaims, sleeps, and ends without using freed memory.
 #include <pthread.h>
 
@@ -12,7 +13,7 @@
 #include "escrow/internal/profiler.hpp"
 #include "escrow/internal/wakeup.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -188,4 +189,4 @@ void deleter_core::rest(bool did_something, bool was_left_alone) noexcept {
   std::this_thread::sleep_for(interval_);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

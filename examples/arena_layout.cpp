@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why a graph needs so much: the layout of its scratch, as JSON for tools/arena_svg.py. The graph
 // is that of a language model with 8 billion parameters, for 512 sequences, without its kernels.
 #include <cstddef>

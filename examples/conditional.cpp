@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A graph built by hand whose loop ends when a kernel says so: square roots by Newton's method,
 // with as many iterations as each needs, without the host. The nodes keep what their arguments own:
 // once the graph is built, it alone owns the guess.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pool of a library's own type: cuBLAS handles, each with the workspace that its kernels write
 // to. A claim binds a handle to a stream, captured or not. A graph keeps the handles it was
 // captured with, so its launches share a workspace with no other work.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels for a GPU.
 #include "kernels.hpp"
 

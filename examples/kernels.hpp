@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels of the examples: kernels.cu has them for a GPU, kernels_sim.cpp for the simulator.
 #pragma once
 

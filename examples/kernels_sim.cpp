@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels for the simulated runtime, where a kernel is a host function that does the same. The
 // addresses of these functions are what programs launch, as on a GPU.
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A library's own tests with GoogleTest and escrow::simulated. They need no GPU, and can do what a
 // GPU cannot: run the work in many orders, each decided by a seed, make any call fail, and count
 // what is left.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A framework that captures, instantiates and launches with plain CUDA calls. Two lines take what
 // the graph holds off it, so that launches do not pay for user objects, and release it after them.
 #include <chrono>

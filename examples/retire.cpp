@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Three ways to part with memory that the GPU still uses: retire its owner, share it with streams,
 // or move it into a kernel's launch. Each is freed once, after its last use, by the deleter's
 // worker; the thread that gives it away never waits.

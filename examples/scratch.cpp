@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scratch memory in a library function that does not know whether its stream is captured. A plain
 // stream gets the block back when the work is done, a graph keeps it until its last launch is done.
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A server with a graph for each batch size, on two streams. The graphs share their scratch: all of
 // them need what the largest needs, and their launches run one after another.
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A shutdown that says what it waits for. A pool that tracks its leases names the source line of
 // each claim that was not released, and the graphs that still hold something; once they let go,
 // closing it succeeds.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simulation whose step is a small graph with scratch: a thousand steps by one call. The exec's
 // copies save the time that a GPU needs between two small graphs.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A library whose own pool was replaced step by step: eager, in a graph, in many graphs of a group,
 // and in production. The guide docs/guides/story.md tells it with the parts marked here.
 #include <array>

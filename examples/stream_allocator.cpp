@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An allocator that frees by address, as C and many frameworks want it, behind Escrow's rules:
 // memory that a graph uses is not given to anybody else while the graph lives.
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker thread with a stream of its own: claims through a claimer record no event, until another
 // stream needs what was released.
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Walks a graph's nodes, and judges what their addresses are in.
 #include "escrow/graph/audit.hpp"
 
@@ -19,7 +20,7 @@
 #include "graph_tree.hpp"
 #include "node_words.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -248,4 +249,4 @@ std::string describe(std::span<audit_finding const> findings) {
   return text;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Audits that are a part of another call.
 #pragma once
 
@@ -9,7 +10,7 @@
 
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 class graph_ref;
 struct audit_finding;
@@ -27,4 +28,4 @@ enum class audited_call : std::uint8_t { capture, instantiate };
 void refuse_audited(char const* call, graph_ref const& graph, audit_use use, audited_call what,
                     std::span<cudaGraph_t const> bodies = {});
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

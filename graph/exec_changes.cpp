@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Changes of single nodes in an exec, and what it then keeps.
 #include <algorithm>
 #include <iterator>
@@ -8,7 +9,7 @@
 #include "escrow/core/error.hpp"
 #include "exec_state.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 void graph_exec::state::change(cudaGraphNode_t node, cudaGraphNodeParams& params,
                                reference_sets added) {
@@ -103,4 +104,4 @@ void graph_exec::set_enabled(cudaGraphNode_t changed, bool is_enabled) {
   require("set_enabled").set_enabled(changed, is_enabled);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which graph each exec runs, and what is held for the others.
 #include "escrow/graph/exec_set.hpp"
 
@@ -10,7 +11,7 @@
 #include "graph_shape.hpp"
 #include "graph_survey.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 struct ESCROW_LOCAL exec_set::state {
   using one_exec = graph_exec::state;
@@ -126,4 +127,4 @@ exec_set::state& exec_set::require(char const* call) const {
   throw usage_error(call, "the set was moved from", "use the one that it was moved to");
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Instantiation, launch, upload, destruction in flight, and replacing what an exec holds.
 #include "exec_state.hpp"
 
@@ -15,7 +16,7 @@
 #include "escrow/internal/profiler.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -338,4 +339,4 @@ graph_exec::state& graph_exec::require(char const* call) const {
   throw usage_error(call, "the exec was moved from", "use the one that it was moved to");
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

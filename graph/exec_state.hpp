@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The implementation of graph_exec: handle, held references, ends of the last launch and upload.
 #pragma once
 
@@ -12,7 +13,7 @@
 #include "graph_survey.hpp"
 #include "holding.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 class ESCROW_LOCAL graph_exec::state {
  public:
@@ -97,4 +98,4 @@ class ESCROW_LOCAL graph_exec::state {
   std::weak_ptr<graph_core> source_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

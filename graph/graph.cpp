@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs: checked calls, registered copies, and capture-safe destruction.
 #include "escrow/graph/graph.hpp"
 
@@ -21,7 +22,7 @@
 #include "graph_survey.hpp"
 #include "kept_leases.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -310,4 +311,4 @@ bool capture_scope::drop() noexcept {
   return ended == cudaSuccess || is_sticky(ended);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nodes and what they keep: placed on the graph, taken off it; and the graph's end.
 #include "graph_core.hpp"
 
@@ -18,7 +19,7 @@
 #include "graph_tree.hpp"
 #include "kernel_attributes.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -332,4 +333,4 @@ void graph_core::copy_payloads(graph_core& original) {
   }
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

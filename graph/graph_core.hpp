@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State shared by a graph, its nodes and the bodies of its conditional nodes.
 #pragma once
 
@@ -13,7 +14,7 @@
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/reference_set.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // Destroys what CUDA made. Capture-safe. In a CUDA callback the worker destroys it. Any other
 // status is ignored. Any thread.
@@ -127,4 +128,4 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   std::shared_ptr<launch_order> order_ = std::make_shared<launch_order>();
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads nodes, edges, functions and attributes from CUDA, and compares them.
 #include "graph_shape.hpp"
 
@@ -16,7 +17,7 @@
 #include "escrow/internal/driver.hpp"
 #include "escrow/internal/graph_query.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -160,4 +161,4 @@ std::string graph_shape::difference_from(graph_shape const& other) const {
   return attributes != other.attributes ? "its launch attributes differ" : "";
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What graphs must have in common to use one exec in turn.
 #pragma once
 
@@ -8,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: what cudaGraphExecUpdate keeps from the graph that the exec was created from, some of it
 //   without an error (measured: cluster dimensions), and what it refuses to change: nodes and edges
@@ -46,4 +47,4 @@ void add_clusters(kernel_clusters& to, std::vector<cudaGraphNode_t> const& kerne
 // `flags`: of the instantiation. Throws cuda_error, std::bad_alloc.
 [[nodiscard]] graph_shape shape_of(cudaGraph_t graph, unsigned long long flags);
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

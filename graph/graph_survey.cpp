@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A graph is identified only if the registry knows its handle. References move from the graph to a
 // hoist_scope and back, and are always held by one of them.
 #include "graph_survey.hpp"
@@ -14,7 +15,7 @@
 #include "graph_tree.hpp"
 #include "kept_leases.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -181,4 +182,4 @@ void hoist_scope::keep_off(graph_core* core) noexcept {
   if (core != nullptr) core->forget_payloads();
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the graphs of a tree that the registry knows; registers copies, removes reference sets, and
 // refuses graphs whose parts share scratch and may run concurrently.
 #pragma once
@@ -15,7 +16,7 @@
 #include "graph_core.hpp"
 #include "graph_shape.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // A graph with its child graphs, at any depth, and bodies.
 struct graph_survey {
@@ -90,4 +91,4 @@ class hoist_scope {
   reference_sets sets_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Walks of graphs; identification by id.
 #include "graph_tree.hpp"
 
@@ -11,7 +12,7 @@
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/reference_set.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 child_graphs children_of(cudaGraph_t graph) {
   child_graphs found;
@@ -54,4 +55,4 @@ void identify(char const* call, cudaGraph_t graph) {
   if (*id != known.id) registry.forget(graph);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A graph with its child graphs.
 #pragma once
 
@@ -6,7 +7,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // All functions throw cuda_error, std::bad_alloc.
 
@@ -27,4 +28,4 @@ struct child_graphs {
 // usage_error, naming `call`, if the graph's id is needed and cannot be learned.
 void identify(char const* call, cudaGraph_t graph);
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parking: in the group's turn, once nothing uses its memory.
 #include <algorithm>
 #include <chrono>
@@ -17,7 +18,7 @@
 #include "escrow/internal/reference_set.hpp"
 #include "holding.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -251,4 +252,4 @@ std::vector<parked_group> unpark_all(source_location where) {
   });
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

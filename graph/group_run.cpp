@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Eager work as a launch of a sharing group.
 #include <cstdint>
 #include <exception>
@@ -12,7 +13,7 @@
 #include "escrow/internal/launch_order.hpp"
 #include "holding.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -80,4 +81,4 @@ void sharing_group::run_call(stream_ref stream, cudaError_t (*invoke)(void const
   detail::called_at(its_name, where, [&] { scope->leave(); });
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Transfers references to a caller that launches by itself.
 #include "escrow/graph/hoist.hpp"
 
@@ -18,7 +19,7 @@
 #include "graph_survey.hpp"
 #include "holding.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -279,4 +280,4 @@ hoisted::state& hoisted::require(char const* call) const {
   throw usage_error(call, "it was released or moved from", "launch before that, and release once");
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

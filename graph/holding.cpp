@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waits for other launches, records of a launch's end, and what is dropped after it.
 #include "holding.hpp"
 
@@ -10,7 +11,7 @@
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -265,4 +266,4 @@ void launch_lock::unlock() noexcept {
   for (auto const& each : orders_) each->mutex.unlock();
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

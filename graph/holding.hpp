@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is held until the end of a last launch, and the turns of launches that share some of it.
 #pragma once
 
@@ -13,7 +14,7 @@
 #include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/reference_set.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // Throws usage_error if `stream`, which is `what` in the text, is capturing, and as
 // usable_capture_of(). A lost device reports no captures, and what follows will know.
@@ -120,4 +121,4 @@ cudaError_t record_end(launch_end& end, stream_ref stream,
 // Throws cuda_error, naming `call`, for what the unknown `end` forbids.
 [[noreturn]] void refuse_unknown(char const* call, launch_end const& end, char const* what);
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

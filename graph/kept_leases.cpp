@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares what parts cover with the leases of the graph around them.
 #include "kept_leases.hpp"
 
@@ -12,7 +13,7 @@
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/reference_set.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -165,4 +166,4 @@ lease_spans copied_leases(cudaGraph_t original, cudaGraph_t copy) {
   return leases;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Leases of sharing groups that a part of a graph would overwrite: they are claimed before the part
 // and not released before it, and the part uses the same slot.
 #pragma once
@@ -12,7 +13,7 @@
 #include "escrow/internal/group_lease.hpp"
 #include "graph_tree.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // Refuses to embed a graph in `in` after these nodes if that would overwrite a lease that lives.
 // `part`: its graphs, and those of its child graphs, that the registry knows. Throws usage_error,
@@ -34,4 +35,4 @@ inline constexpr char const* keep_the_lease =
 // The leases of a graph, at the nodes of its copy. Throws cuda_error, std::bad_alloc.
 [[nodiscard]] lease_spans copied_leases(cudaGraph_t original, cudaGraph_t copy);
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

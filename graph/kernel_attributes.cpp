@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trying, giving and changing attributes. What can fail comes before what cannot be taken back.
 #include "kernel_attributes.hpp"
 
@@ -7,7 +8,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -72,4 +73,4 @@ void change_for_attributes(cudaGraphNode_t node, cudaGraphNodeParams& params,
   check(status, "cudaGraphNodeSetParams");
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

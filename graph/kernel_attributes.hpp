@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launch attributes of kernel nodes, which CUDA takes one by one when the node is there.
 #pragma once
 
@@ -5,7 +6,7 @@
 
 #include <span>
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 using launch_attributes = std::span<cudaLaunchAttribute const>;
 
@@ -25,4 +26,4 @@ void give_attributes(cudaGraphNode_t node, launch_attributes attributes);
 void change_for_attributes(cudaGraphNode_t node, cudaGraphNodeParams& params,
                            launch_attributes attributes);
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads nodes' parameters; the driver tells where a kernel's arguments are.
 #include "node_words.hpp"
 
@@ -11,7 +12,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // The runtime knows no function of another module (measured: cudaErrorInvalidDeviceFunction).
 struct node_words::driver_functions {
@@ -129,4 +130,4 @@ node_words::kernel_layout const& node_words::layout_of(void* function, void* ker
   }
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The addresses in a graph's nodes: words of kernels' arguments, and operands of copies and fills.
 #pragma once
 
@@ -9,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: the words of nodes, and what is known of kernels, each asked for once.
 // Thread safety: one thread at a time.
@@ -50,4 +51,4 @@ class node_words {
   std::unordered_map<void const*, kernel_layout> layouts_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

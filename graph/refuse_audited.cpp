@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a call audits, and what it refuses.
 #include <algorithm>
 #include <cstdlib>
@@ -13,7 +14,7 @@
 // There if the simulated runtime is linked in the runtime's place.
 extern "C" [[gnu::weak, gnu::visibility("hidden")]] char const escrow_simulated_runtime;
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -52,4 +53,4 @@ void refuse_audited(char const* call, graph_ref const& graph, audit_use use, aud
   throw usage_error(call, problem, text.substr(advice + 2));
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The launcher's thread and stream, and the record at its end.
 #include "escrow/graph/graph_exec.hpp"
 
@@ -7,7 +8,7 @@
 #include "escrow/internal/device.hpp"
 #include "exec_state.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -91,4 +92,4 @@ graph_exec::state& stream_launcher::require(char const* call) const {
                     "call it on the thread that created the launcher");
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adding nodes; what they keep is graph_core's.
 #include "escrow/nodes/build.hpp"
 
@@ -5,7 +6,7 @@
 #include "graph_core.hpp"
 #include "node_notes.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 constexpr char const* adding = "graph_builder_ref::add";
@@ -157,4 +158,4 @@ cudaGraph_t body_graph::get(source_location where) const {
   });
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loading and unloading code.
 #include "escrow/nodes/launch.hpp"
 
@@ -9,7 +10,7 @@
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // Shared by a `library`, its kernels, and the launches and graphs of those. It ends on the
 // deleter's worker, whichever thread drops the last share; an error of cudaLibraryUnload goes to
@@ -190,4 +191,4 @@ cudaLibrary_t library::get() const noexcept {
   return loaded_ == nullptr ? nullptr : loaded_->handle;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

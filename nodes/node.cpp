@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nodes: read, changed and destroyed, in a graph or in an exec.
 #include <utility>
 
@@ -7,7 +8,7 @@
 #include "kernel_attributes.hpp"
 #include "node_notes.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -176,4 +177,4 @@ bool is_enabled(graph_exec const& exec, node const& asked, source_location where
   });
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

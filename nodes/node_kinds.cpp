@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA's parameters of the nodes, and what is refused.
 #include "escrow/nodes/node_kinds.hpp"
 
@@ -10,7 +11,7 @@
 #include "escrow/internal/device.hpp"
 #include "graph_core.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace detail {
 
@@ -150,4 +151,4 @@ conditional_kind switch_node(condition const& tested, unsigned bodies, source_lo
   return {"switch_node", tested, cudaGraphCondTypeSwitch, bodies};
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

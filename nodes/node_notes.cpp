@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The texts.
 #include "node_notes.hpp"
 
@@ -7,7 +8,7 @@
 
 #include "escrow/nodes/launch.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -98,4 +99,4 @@ std::string destroy_note(cudaError_t status) {
   return "CUDA removes no node from a graph with memory nodes: build the graph anew, without it";
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What Escrow knows of why CUDA refuses something about a node.
 #pragma once
 
@@ -7,7 +8,7 @@
 
 #include "escrow/core/error.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // Calls `call`; a cuda_error that leaves it gets what `note` tells of its status.
 template <class Call, class Note>
@@ -35,4 +36,4 @@ decltype(auto) with_note(Call const& call, Note const& note) {
 [[nodiscard]] std::string switch_note(cudaError_t status, cudaGraphNode_t asked);
 [[nodiscard]] std::string destroy_note(cudaError_t status);
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver's calls for ranges of addresses.
 #include "address_range.hpp"
 
@@ -11,7 +12,7 @@
 #include "escrow/internal/device.hpp"
 #include "peers.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -247,4 +248,4 @@ void address_range::map_again(std::size_t bytes) {
   pieces_.push_back(made);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device addresses whose memory comes and goes.
 #pragma once
 
@@ -6,7 +7,7 @@
 
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: one range of addresses, with memory mapped from the beginning on. No address moves. Mapping
 // and unmapping wait for no work and delay no launch
@@ -77,4 +78,4 @@ class ESCROW_LOCAL address_range {
   std::vector<piece> pieces_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claims of graphs in an arena, and its pages.
 #include "arena.hpp"
 
@@ -11,7 +12,7 @@
 #include "escrow/internal/launch_order.hpp"
 #include "escrow/internal/reference_set.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 std::shared_ptr<arena> arena::of(group_order& group, int device) {
   std::lock_guard const lock(group.memory_mutex);
@@ -187,4 +188,4 @@ std::size_t arena::trim() noexcept {
   return freed;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

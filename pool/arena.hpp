@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that the graphs of a sharing group use in turn.
 #pragma once
 
@@ -21,7 +22,7 @@
 #include "memory_book.hpp"
 #include "released_walk.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 class device_block;
 struct slot;
@@ -248,4 +249,4 @@ struct ESCROW_LOCAL arena_use {
   [[nodiscard]] arena& its() noexcept { return **known; }
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claims from the arena of a sharing group: of captures, and of sharing_group::run().
 #include <algorithm>
 #include <exception>
@@ -17,7 +18,7 @@
 #include "escrow/internal/reference_set.hpp"
 #include "escrow/pool/device_memory.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -212,4 +213,4 @@ void arena::end_scope(group_scope const& ended) noexcept {
   }
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which memory of an arena a claim takes, and what is kept of the users before.
 #include <algorithm>
 #include <iterator>
@@ -8,7 +9,7 @@
 
 #include "arena.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -253,4 +254,4 @@ void arena::end(arena_place& place) noexcept {
   if (found->second.places.empty()) graphs_.erase(found);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An arena's pages go, its addresses stay.
 #include <algorithm>
 #include <atomic>
@@ -19,7 +20,7 @@
 #include "escrow/pool/device_memory.hpp"
 #include "slot_pool_state.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // Waits, which the caller of park() asked for. A copy that failed to be waited for is before.
 void arena::copy(void* to, void const* from, std::size_t bytes) {
@@ -149,4 +150,4 @@ std::size_t arena::trim_pools(group_order const& group) noexcept {
   return freed;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A claim at a limit: one at a time searches, and what the others wait for, and how long.
 #include <algorithm>
 #include <array>
@@ -8,7 +9,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 slot* slot_pool::claim_search::take_at_limit() {
   bool const needs_room = of.slots.existing() < in.slots_max;
@@ -108,4 +109,4 @@ bool slot_pool::claim_search::wait_for_workers() noexcept {
   }
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Entries of captures, and the backward walk from a frontier.
 #include "capture_reuse.hpp"
 
@@ -12,7 +13,7 @@
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/reference_set.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -342,4 +343,4 @@ std::vector<holder> capture_reuse::holders(size_class const& of) const {
   return result;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which slots graphs hold, and which of them a claim in the same capture may reuse.
 #pragma once
 
@@ -18,7 +19,7 @@
 #include "graph_walk.hpp"
 #include "size_class.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // One entry per size and capture id, which a graph keeps when it is captured into again. Guards
 // each slot's is_leased_ and holds from the first graph hold on, and the data of its release in a
@@ -133,4 +134,4 @@ class capture_reuse {
   bool const is_in_group_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Slots for claims in a capture, and how graphs and nodes hold slots.
 #include <atomic>
 #include <exception>
@@ -10,7 +11,7 @@
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/reference_set.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 slot* slot_pool::claim_search::take_captured() {
   if (!is_in_order()) {
@@ -190,4 +191,4 @@ void graph_hold::drop_hold(reclaimable& thing) noexcept {
   in.go_home(held);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

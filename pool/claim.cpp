@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A claim: the stream's last slot, or a search; and what both need.
 #include <algorithm>
 #include <atomic>
@@ -13,7 +14,7 @@
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/driver.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 claimed_slot slot_pool::claim(claim_request const& asked) {
   return detail::called_at(asked.call, asked.where,
@@ -148,4 +149,4 @@ void slot_pool::state::require_device(char const* call, stream_ref stream,
                     remedy);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The search of a claim: idle slots, new ones, those of other work, at the limit.
 #include "claim_search.hpp"
 
@@ -14,7 +15,7 @@
 #include "escrow/internal/driver.hpp"
 #include "escrow/internal/reference_set.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 claimed_slot slot_pool::claim_search::run() {
   std::uint64_t const capture_id = capture.id;
@@ -182,4 +183,4 @@ slot* slot_pool::claim_search::grow_in_room() {
   return nullptr;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A claim that the last slot of its stream does not serve.
 #pragma once
 
@@ -15,7 +16,7 @@
 #include "search.hpp"
 #include "slot_pool_state.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: the search for a slot: an idle one, a new one, one of other work, a wait, or an error with
 //   its reason. If a first look finds nothing, the claim searches at the limit: one at a time.
@@ -109,4 +110,4 @@ struct ESCROW_LOCAL slot_pool::claim_search {
   claim_waits waits;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

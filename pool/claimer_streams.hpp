@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The streams whose releases may record no event, and what others ask them for.
 #pragma once
 
@@ -9,7 +10,7 @@
 
 #include "size_class.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // The stream of a claimer. What its leases release is covered at its end at the latest, so after
 // that no release leaves anything uncovered.
@@ -72,4 +73,4 @@ class ESCROW_LOCAL claimer_streams {
   alignas(64) std::atomic<std::uint64_t> requests_{0};
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Slots whose stream is recorded on later: one event for many, or each when it can be recorded.
 #include <algorithm>
 #include <exception>
@@ -12,7 +13,7 @@
 #include "escrow/internal/ready_event.hpp"
 #include "slot_pool_state.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 cudaError_t slot_pool::state::record_uses(slot& used, stream_use const* given) noexcept {
   cudaError_t first_error = cudaSuccess;
@@ -140,4 +141,4 @@ void slot_pool::state::report_leaked(std::size_t count, leak_reason why) noexcep
   }
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Slots that wait for records, found by the streams that they wait for.
 #pragma once
 
@@ -12,7 +13,7 @@
 #include "slot.hpp"
 #include "stream_use.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // A pool's slots whose lease has ended, each with uses on streams that no event covers yet. A call
 // with a stream finds its slots, and looks at no others.
@@ -129,4 +130,4 @@ inline slot_list deferred_slots::close() noexcept {
   return std::exchange(all_, {});
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics of pools, the holders of slots, and both in words.
 #include <algorithm>
 #include <array>
@@ -16,7 +17,7 @@
 #include "escrow/pool/scratch_pool.hpp"
 #include "slot_pool_state.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -199,4 +200,4 @@ void pool_exhausted::throw_at(source_location where) const {
   detail::throw_again_at(*this, where);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocation and release of blocks.
 #include "escrow/pool/device_memory.hpp"
 #include "device_store.hpp"
@@ -13,7 +14,7 @@
 #include "escrow/internal/retry_cleanup.hpp"
 #include "search.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 cudaError_t device_malloc(void** address, std::size_t bytes) noexcept {
   return address != nullptr ? device_store::global().allocate(address, bytes)
@@ -102,4 +103,4 @@ device_block::~device_block() {
   device_store::global().free_later(data_);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

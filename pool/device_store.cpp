@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory pools of CUDA, and when their unused memory goes back to the device.
 #include "device_store.hpp"
 
@@ -17,7 +18,7 @@
 #include "escrow/internal/retry_cleanup.hpp"
 #include "memory_book.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -263,4 +264,4 @@ std::vector<device_use> device_store::uses() {
   return all;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device memory that Escrow allocates.
 #pragma once
 
@@ -16,7 +17,7 @@
 #include "escrow/version.hpp"
 #include "store_place.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What this thread knows meanwhile of the memory that it allocates and frees.
 struct ESCROW_LOCAL memory_scope {
@@ -103,4 +104,4 @@ class ESCROW_LOCAL device_store {
   std::map<void*, block> blocks_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

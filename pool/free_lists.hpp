@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pool's free slots, by the stream of their release.
 #pragma once
 
@@ -13,7 +14,7 @@
 #include "escrow/internal/spin_lock.hpp"
 #include "slot.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // One list per stream, found by hash, in the order of releases:
 //     oldest, covered, covered | uncovered, newest
@@ -358,4 +359,4 @@ inline void free_lists::close() noexcept {
   }
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

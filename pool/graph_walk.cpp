@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frontiers, and hashes of edges.
 #include "graph_walk.hpp"
 
 #include <utility>
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 capture_frontier::capture_frontier(detail::capture_dependencies const& after) {
   for (std::size_t i = 0; i < after.count; ++i) {
@@ -31,4 +32,4 @@ std::uint64_t fingerprint_of(std::span<cudaGraphNode_t const> asked) {
   return sum;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a node of a graph, also of one that is being captured, comes after.
 #pragma once
 
@@ -15,7 +16,7 @@
 #include "escrow/internal/driver.hpp"
 #include "escrow/internal/graph_query.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 using graph_nodes = std::vector<cudaGraphNode_t>;
 
@@ -63,4 +64,4 @@ void for_each_dependency(cudaGraphNode_t node, Found found) {
 // of one in 2^64. Throws cuda_error, std::bad_alloc.
 [[nodiscard]] std::uint64_t fingerprint_of(std::span<cudaGraphNode_t const> asked);
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

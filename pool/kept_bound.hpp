@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many bytes a pool keeps of what was in use lately.
 #pragma once
 
@@ -12,7 +13,7 @@
 
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: a factor of the most bytes in use in the last one to two windows, of those that were noted.
 //   What a lease has beyond its claim does not count as used. Sizes that are freed and claimed
@@ -80,4 +81,4 @@ class kept_bound {
   clock::time_point noted_;  // when note() was called last
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

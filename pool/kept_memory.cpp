@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much idle memory a pool keeps, what goes first, and what is given back when.
 #include <algorithm>
 #include <atomic>
@@ -11,7 +12,7 @@
 #include "escrow/internal/device.hpp"
 #include "slot_pool_state.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 void slot_pool::state::free_idle(size_class const& of, std::size_t kept_max) {
   device_scope const device(options.device);
@@ -139,4 +140,4 @@ void slot_pool::state::sweep(reclaimable& node) noexcept {
   in.drop_reference();
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What becomes of the slot of a lease that ends, whatever fails.
 #include "lease_end.hpp"
 
@@ -10,7 +11,7 @@
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 void slot_pool::lease_end::refuse_other_thread(std::string_view what_it_did) {
   throw usage_error(
@@ -262,4 +263,4 @@ bool slot_pool::lease_end::was_told_after_its_capture(slot const& leased) noexce
   return std::ranges::any_of(leased.unrecorded_, [](auto const& use) { return use.id != 0; });
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ways in which a lease ends.
 #pragma once
 
@@ -9,7 +10,7 @@
 #include "graph_walk.hpp"
 #include "slot_pool_state.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: the steps of slot_pool::release(). Each empties the lease, or throws.
 // Thread safety: that of the lease.
@@ -44,4 +45,4 @@ struct ESCROW_LOCAL slot_pool::lease_end {
   [[noreturn]] static void refuse_other_thread(std::string_view what_it_did);
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The living leases of a pool, for reports.
 #pragma once
 
@@ -7,7 +8,7 @@
 #include "escrow/core/error.hpp"
 #include "size_class.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: the slots of all leases, if pool_options::track_leases; else nothing.
 // Thread safety: any thread. The lock is held across no CUDA call.
@@ -46,4 +47,4 @@ class ESCROW_LOCAL lease_list {
   slot_list all_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Creation and end of pools and slots, and waits for returning slots.
 #include <algorithm>
 #include <atomic>
@@ -14,7 +15,7 @@
 #include "escrow/pool/scratch_pool.hpp"
 #include "slot_pool_state.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 slot_pool::owned slot_pool::create(pool_options const& options, make_function make,
                                    scratch_policy const* policy) {
@@ -240,4 +241,4 @@ void slot_pool::state::drop_reference() noexcept {
   if (drop_one(references)) end_on_worker.push();
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranges of addresses, from their memory's allocation on.
 #include "memory_book.hpp"
 
@@ -10,7 +11,7 @@
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/never_destroyed.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -130,4 +131,4 @@ bool memory_book::is_others(std::uintptr_t address) {
   return type != 0 && !pools_.contains(pool);  // one of these keeps it for the next allocation
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

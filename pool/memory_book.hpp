@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which memory is at an address: for audits of graphs.
 #pragma once
 
@@ -13,7 +14,7 @@
 #include "escrow/internal/address_lookup.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What has a range of addresses: a slot, or an arena.
 class range_owner {
@@ -82,4 +83,4 @@ class memory_book final : public address_lookup {
   std::set<cudaMemPool_t> pools_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

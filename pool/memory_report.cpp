@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who holds the memory of the process, as numbers.
 #include "escrow/pool/memory_report.hpp"
 
@@ -17,7 +18,7 @@
 #include "escrow/internal/reference_set.hpp"
 #include "slot_pool_state.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -150,4 +151,4 @@ memory_report report_memory() {
   return now;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who holds the memory of the process, in words and as JSON.
 #include <array>
 #include <cstddef>
@@ -10,7 +11,7 @@
 #include "escrow/internal/json.hpp"
 #include "escrow/pool/memory_report.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -171,4 +172,4 @@ std::string to_json(memory_report const& report) {
                     {"execs", std::to_string(report.execs)}});
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which devices can use another one's memory.
 #pragma once
 
@@ -7,7 +8,7 @@
 
 #include "escrow/core/error.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // All others that can use the device's memory. Throws cuda_error, std::bad_alloc.
 [[nodiscard]] inline std::vector<int> peers_of(int device) {
@@ -23,4 +24,4 @@ namespace escrow::inline v0_1 {
   return peers;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All pools of the process.
 #pragma once
 
@@ -9,7 +10,7 @@
 #include "escrow/internal/never_destroyed.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: a pool as the list of all pools has it, from list() until its end: also one whose owner is
 //   gone, while slots are left.
@@ -62,4 +63,4 @@ class ESCROW_LOCAL listed_pool : public boost::intrusive::list_base_hook<> {
   }
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which sizes there are, and how their bytes are counted.
 #include "pool_sizes.hpp"
 
@@ -7,7 +8,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/pool/scratch_pool.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -134,4 +135,4 @@ void pool_sizes::note_peak() noexcept {
   raise_to(bytes_peak_, bytes());
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sizes of a pool's slots, and the bytes that all slots may have.
 #pragma once
 
@@ -13,7 +14,7 @@
 #include "search.hpp"
 #include "size_class.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: a list of sizes, which grows with the claims, and how many bytes their slots have together.
 // Thread safety: any thread.
@@ -91,4 +92,4 @@ class ESCROW_LOCAL pool_sizes {
   alignas(64) std::atomic<bool> is_closed_{false};
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The texts of claims that are refused: why, who holds what, and which option would have helped.
 #include <chrono>
 #include <exception>
@@ -8,7 +9,7 @@
 #include "claim_search.hpp"
 #include "escrow/core/error.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -115,4 +116,4 @@ void slot_pool::claim_search::refuse() {
   }
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

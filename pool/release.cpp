@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The end of a lease, on the right streams, whatever fails.
 #include <exception>
 #include <optional>
@@ -8,7 +9,7 @@
 #include "escrow/internal/device.hpp"
 #include "lease_end.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 slot& slot_pool::require_slot(char const* call, claimed_slot const& lease) {
   if (lease.what == nullptr) {
@@ -136,4 +137,4 @@ void slot_pool::leak(claimed_slot& lease) noexcept {
   in.leak(used);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What was released before a claim, in the order of a graph that is being captured.
 #pragma once
 
@@ -14,7 +15,7 @@
 
 #include "graph_walk.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 using stamps = std::vector<std::uint64_t>;  // of releases
 
@@ -98,4 +99,4 @@ class released_walk {
   stamps found_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The functions of scratch_pool, scratch_claimer and scratch_pools.
 #include "escrow/pool/scratch_pool.hpp"
 
@@ -9,7 +10,7 @@
 #include "escrow/internal/device.hpp"
 #include "size_class.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 slot_pool::owned scratch_pool::make_slots(pool_options const& options, scratch_policy const& policy,
                                           source_location where) {
@@ -120,4 +121,4 @@ scratch_pool& scratch_pools::on(int device, source_location where) {
   });
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a claim's search has seen, its turn to search at a limit, and its waits.
 #pragma once
 
@@ -13,7 +14,7 @@
 #include "escrow/internal/profiler.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What is asked about once: each list's oldest slot, and the last launch of each exec in flight.
 struct search_pass {
@@ -115,4 +116,4 @@ struct claim_waits {
   bool is_over_for_workers = false;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

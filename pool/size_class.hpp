@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pool's slots of one size.
 #pragma once
 
@@ -11,7 +12,7 @@
 #include "free_lists.hpp"
 #include "slots_in_graphs.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // The slots of one size. Each is alive, then perhaps on its way to its destruction, and counts for
 // the pool's limits until its memory is given back.
@@ -137,4 +138,4 @@ class ESCROW_LOCAL shrinking {
   size_class& of_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pool's slot with one resource, and the holds of graphs on it.
 #pragma once
 
@@ -20,7 +21,7 @@
 #include "escrow/internal/ready_event.hpp"
 #include "memory_book.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 struct arena_place;
 
@@ -207,4 +208,4 @@ class slot_list {
   slot* newest_ = nullptr;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

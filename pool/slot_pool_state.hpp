@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The implementation of slot_pool.
 #pragma once
 
@@ -30,7 +31,7 @@
 #include "size_class.hpp"
 #include "stream_use.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   state(slot_pool& pool, pool_options given, make_function made, scratch_policy const* policy,
@@ -244,4 +245,4 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   std::atomic<std::uint64_t> edges_added{0};
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What graphs hold of the slots of one size.
 #pragma once
 
@@ -13,7 +14,7 @@
 #include "escrow/core/error.hpp"
 #include "slot.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // Of the graph of one capture. Guarded by capture_reuse.
 struct captured_slots {
@@ -34,4 +35,4 @@ struct slots_in_graphs {
   slot_list shared;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device's memory pool, and how a call runs on another device.
 #pragma once
 
@@ -20,7 +21,7 @@
 #include "memory_book.hpp"
 #include "peers.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // Runs `call` in Relaxed mode with that device current. Returns its status, or why it did not run.
 template <class Call>
@@ -198,4 +199,4 @@ class ESCROW_LOCAL store_place {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

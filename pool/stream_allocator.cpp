@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory by its address: which lease it belongs to.
 #include "escrow/pool/stream_allocator.hpp"
 
@@ -24,7 +25,7 @@
 #include "escrow/internal/spin_lock.hpp"
 #include "slot.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -303,4 +304,4 @@ int stream_allocator::device() const noexcept {
   return state_->device;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

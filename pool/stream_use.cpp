@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is known of streams, and records on them that may have to wait.
 #include "stream_use.hpp"
 
@@ -8,7 +9,7 @@
 #include "escrow/internal/own_stream.hpp"
 #include "escrow/internal/ready_event.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 std::uint64_t thread_of(cudaStream_t stream) noexcept {
   if (stream != cudaStreamPerThread) [[likely]]
@@ -60,4 +61,4 @@ cudaError_t record(stream_use const& use, cached_event& to, bool is_asked) noexc
   }
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which stream a call was given, and whether it is one that is known.
 #pragma once
 
@@ -13,7 +14,7 @@
 #include "escrow/internal/driver.hpp"
 #include "escrow/internal/ready_event.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // A never reused number for the calling thread if `stream` is cudaStreamPerThread, else 0.
 [[nodiscard]] std::uint64_t thread_of(cudaStream_t stream) noexcept;
@@ -67,4 +68,4 @@ inline constexpr cudaError_t not_now = cudaErrorNotReady;         // no record f
 // `is_asked`: this call was given the stream and knows that it does not capture.
 [[nodiscard]] cudaError_t record(stream_use const& use, cached_event& to, bool is_asked) noexcept;
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claims and releases of one stream without events, by a claimer or by the pool itself.
 #include <algorithm>
 #include <atomic>
@@ -10,7 +11,7 @@
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/driver.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 claimed_slot slot_pool::state::claim_uncovered(claimer_stream const& by, stream_use const& on,
                                                claim_request const& asked, size_class& of) {
@@ -198,4 +199,4 @@ void claimer_slots::flush(char const* call, source_location where) {
   });
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

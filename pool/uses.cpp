@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Uses of leases: on other streams than they were claimed for, and in captures.
 #include <algorithm>
 #include <optional>
@@ -8,7 +9,7 @@
 #include "escrow/internal/device.hpp"
 #include "slot_pool_state.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -206,4 +207,4 @@ slot_share slot_pool::share_with_node(claimed_slot const& lease) {
   return slot_share(used.pool_.state_->make_hold(used, id, false, {}));
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of ranges: host memory that cannot be touched where nothing is mapped.
 #include "address_ranges.hpp"
 

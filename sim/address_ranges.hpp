@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Addresses that are reserved, and the memory that is mapped there.
 #pragma once
 

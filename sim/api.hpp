@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What all api_*.cpp files share. These files define CUDA's own functions, so that a program linked
 // with them needs no CUDA runtime: each checks its arguments, applies CUDA's prohibitions, and
 // calls the model.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Devices: choosing, asking, waiting, resetting.
 #include "api.hpp"
 #include "captures.hpp"

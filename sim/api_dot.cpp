@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A graph's picture: cudaGraphDebugDotPrint.
 #include "api.hpp"
 #include "graphs.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver's version, and those of its functions that the runtime hands out.
 #include "address_ranges.hpp"
 #include "api.hpp"

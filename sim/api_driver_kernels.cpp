@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the driver tells of kernels' nodes, of kernels, and of addresses.
 #include "api.hpp"
 #include "driver_call.hpp"

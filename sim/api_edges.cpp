@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Edges of graphs.
 #include "api.hpp"
 #include "edges.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cudaGetLastError and the names of errors.
 #include "call.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events.
 #include "api.hpp"
 #include "captures.hpp"

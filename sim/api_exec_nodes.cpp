@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What nodes of execs do: set again for the launches to come, switched off and on.
 #include "api.hpp"
 #include "execs.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is known of a kernel: its name and its limits.
 #include "api.hpp"
 #include "kernels.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs: making, copying, destroying, and looking at them.
 #include "api.hpp"
 #include "edges.hpp"

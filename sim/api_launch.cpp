@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launching kernels and host functions on streams.
 #include "api.hpp"
 #include "captures.hpp"

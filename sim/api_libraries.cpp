@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Libraries: code loaded while the program runs.
 #include "api.hpp"
 #include "captures.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What nodes of graphs do: read back, and set again.
 #include "api.hpp"
 #include "families.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adding nodes to graphs.
 #include "api.hpp"
 #include "conditionals.hpp"

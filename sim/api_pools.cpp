@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools of device memory.
 #include "api.hpp"
 #include "captures.hpp"

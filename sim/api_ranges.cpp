@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver's virtual memory management. It harms no capture, in any mode (measured).
 #include "address_ranges.hpp"
 #include "driver_call.hpp"

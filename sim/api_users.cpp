@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // User objects: reference-counted owners that graphs keep alive.
 #include "api.hpp"
 #include "graphs.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every API function does first and last: counting, prohibitions, faults, last error, and
 // destructors.
 #pragma once

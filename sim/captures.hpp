@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream capture: what it allows, what kills it, and how captured work becomes nodes.
 #pragma once
 

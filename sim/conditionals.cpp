@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conditional nodes: their handles, their values, their bodies, and which body runs.
 #include "conditionals.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is alive in the simulated runtime, and what was called.
 #include "graph_memory.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // With CUDA 12's headers the simulator defines these functions with the parameters of CUDA 13, by
 // the names that they have there. CUDA 12's own functions of the plain names are not simulated.
 #pragma once

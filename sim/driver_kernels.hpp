@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver's contexts, and its functions for kernels and for addresses, under names that begin
 // like those of the runtime: see api_driver.cpp.
 #pragma once

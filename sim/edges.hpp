@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an edge waits for: all of a node, or, behind a kernel, no more than a point in it
 // (programmatic dependent launch).
 #pragma once

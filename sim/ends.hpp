@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ends of a stream that captures: the nodes that its next captured work depends on.
 #pragma once
 

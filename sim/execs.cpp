@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Execs: instantiation, update, and the end of their references.
 #include "execs.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Families of graphs: who makes or ends a member right now.
 #include "families.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Families of graphs, whose links CUDA guards by nothing: two threads that make or end members at
 // the same time corrupt the heap there, and end the process here.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Faults that tests order, and recordings of the calls that can be failed.
 #include "runner_shared.hpp"
 #include "thread.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that graphs allocate: an address for good, and memory there from an alloc node to a free.
 #include "graph_memory.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Refuses to run beside a real CUDA runtime, before main begins.
 #include "guard.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Handles: what the caller gets for an object, and when one is given again.
 #pragma once
 

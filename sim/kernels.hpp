@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Registered kernels, and what a launch of one copies.
 #pragma once
 

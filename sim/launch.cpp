@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launching execs: a launch turns the exec's nodes into operations.
 #include "launch.hpp"
 

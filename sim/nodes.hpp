@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What graph nodes do: work made from CUDA's parameters, and what an exec's node may change to.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The types behind CUDA's handles: streams, events, captures, graphs, execs, user objects, and
 // operations. Handles of streams, events, graphs and execs are no addresses of these (handles.hpp).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operations: how work is put on a stream, waits for other work, starts and completes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A recapture, by CUDA's manual: no GPU was seen doing it.
 #include "recaptures.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A recapture: captured work takes the place of that of the graph's nodes, one after the other.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of what handles of nodes point to.
 #include "recycled.hpp"
 

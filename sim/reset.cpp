@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the one state begins, begins afresh, and ends with the process.
 #include "address_ranges.hpp"
 #include "guard.hpp"

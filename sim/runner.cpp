@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who moves the model: threads when running free, step() when stepped.
 #include "runner.hpp"
 

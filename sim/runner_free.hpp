@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The free-running runner: a thread for each stream that has work, and one for all callbacks. Lock
 // held.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pieces that the free-running and the stepped runner share.
 #include "runner_shared.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stepped runner: no threads, one seeded choice at a time, virtual time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Slots: the addresses that are handles.
 #include "slots.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one state: its clock, its random numbers, its options.
 #include "state.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole state of the simulated machine, under one mutex.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams and events: looking up handles, making and closing streams, recording and waiting.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels, copies and fills: the work that takes time and runs with no lock held.
 #include "work.hpp"
 

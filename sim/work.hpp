@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an operation or a graph node does: one small type for each kind of work.
 #pragma once
 

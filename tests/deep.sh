@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs what has a full size (escrow_test's DEEP); on the simulator also the fuzzer of random programs (preset fuzz), on a GPU
 # also all tests under compute-sanitizer's memcheck.
 #

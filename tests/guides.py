@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compiles the examples of docs/guides: guides.py FOLDER COMPILER [options...]
 
 Of each guide one file is made in FOLDER. A block ```cpp is the body of a function; after the line `<!-- file scope -->`

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks all public functions and classes: public_functions.py CHECK [arguments...]
 
 operations                   each function has an operation in tests/faults whose calls are made to fail, `runs("type::name")`,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What does not compile is refused in one error of few lines that says why: calls, and public headers in a program that
 # Escrow does not support.
 #   cmake -DCOMPILER=... -DPARTS=folder of the parts -DSOURCE=file to write -DINCLUDES=options, with | between -P refused.cmake

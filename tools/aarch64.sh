@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Cross-compiles Escrow for aarch64 (Grace) with Debian's compiler, and runs the tests of what is lock-free (queues, lanes,
 # reference sets, pools) on the simulated CUDA runtime under qemu-user. What is missing comes from apt, CUDA's headers from
 # the folder that is named, or from where tools/cuda_versions.sh, build.sh or the toolkit have them:  tools/aarch64.sh [headers]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the archive of a release: archive.py [FOLDER]
 
 FOLDER (build/archive) gets escrow-VERSION.tar.gz of the last commit: its files, and the reference as pages in docs/html. The

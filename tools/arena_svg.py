@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draws how graphs lie in the arena of their sharing group: arena_svg.py [FILE] [options]
 
 FILE has what escrow::to_json(escrow::report_memory()) gives; none or "-": standard input.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of arena_svg.py: on the committed report, on tiny ones, and on what the example says: arena_svg_test.py [EXAMPLE]"""
 import contextlib
 import io

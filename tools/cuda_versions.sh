@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Compiles Escrow, its umbrella headers and the simulator with the headers of every CUDA version that Escrow supports, and
 # links Escrow with that version's cudart; then builds the headers alone and three tests with the oldest, and runs them:  tools/cuda_versions.sh
 # Headers and libraries come from PyPI, into build/cuda/<version>.

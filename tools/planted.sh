@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Plants one bug at a time in a copy of the tree, and expects the test that the bug names to fail.
 #   tools/planted.sh [NAME...]     the bugs of tests/planted/ whose names begin so (patterns, too), with or without
 #                                  their part, e.g. pool/ or kept-; or all

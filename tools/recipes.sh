@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds Escrow by the recipes of packaging/, and a program with each package, on the simulated CUDA runtime:
 #   tools/recipes.sh    Conan's package and its test; vcpkg's port, by the command vcpkg where it is, else by port.cmake
 # Conan comes from PyPI into build/recipes. It asks no remote: Boost is the machine's. CMAKE_INCLUDE_PATH may name the folder of

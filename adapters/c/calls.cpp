@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors of the C API, the worker, and what the functions share.
 #include "calls.hpp"
 
@@ -13,7 +14,7 @@
 #include "escrow/version.hpp"
 #include "without_place.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -142,7 +143,7 @@ pool_options pool_options_of(int device, escrow_options const& given) {
   return result;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2
 
 using namespace escrow;
 

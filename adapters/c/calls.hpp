@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every function of the C API does: no exception leaves it, and what failed is kept as text.
 #pragma once
 
@@ -22,7 +23,7 @@ struct escrow_group {
   escrow::sharing_group held;
 };
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // An error as C has it.
 struct c_failure {
@@ -115,4 +116,4 @@ void destroy_without_gil(T* object) noexcept {
 
 [[nodiscard]] pool_options pool_options_of(int device, escrow_options const& given);
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

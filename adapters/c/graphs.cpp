@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C API of execs, of hoisted graphs, and of groups of graphs that share scratch.
 #include <optional>
 #include <vector>

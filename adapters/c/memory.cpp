@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C API of scratch memory.
 #include "calls.hpp"
 #include "escrow/pool/memory_report.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scratch memory for Python by its address.
 #include "escrow/pool/stream_allocator.hpp"
 #include "memory.hpp"

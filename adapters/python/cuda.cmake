@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # For the wheel: CUDA's headers and runtime of the toolkit, or of PyPI's packages. It links libcudart by its name alone, so a
 # machine with headers and nothing else can build it.
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs for Python: sharing groups, execs that launch as bare ones, and hoisted graphs.
 #include <nanobind/stl/vector.h>
 

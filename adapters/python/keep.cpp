@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Python objects that graphs and streams keep: references that are dropped with the GIL, on a
 // thread of their own, and never once the interpreter ends.
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scratch memory for Python: pools with leases, and reports of the process.
 #include <memory>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What pools and allocators of the Python module have in common.
 #pragma once
 

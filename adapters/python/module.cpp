@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Python module escrow._escrow: what its parts share, and errors.
 #include "module.hpp"
 

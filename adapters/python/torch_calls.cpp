@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What escrow_torch calls around each launch, without ctypes.
 #include <cstdint>
 

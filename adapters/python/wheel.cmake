@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What the wheel has: escrow with its module and libescrow, and escrow_torch beside it.
 set(ESCROW_WHEEL_SIMULATED "" CACHE FILEPATH "For tests where there is no GPU: libescrow_simulated.so, which the wheel then has instead")
 set(library escrow)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors of DLPack.
 #include <algorithm>
 #include <cstdint>
@@ -14,7 +15,7 @@
 #include "escrow/internal/device.hpp"
 #include "escrow/tensor_allocator.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace {
 
@@ -144,4 +145,4 @@ DLManagedTensorVersioned* make_dlpack_tensor(stream_allocator memory, stream_ref
       call, where, [&] { return make_tensor(std::move(memory), stream, prototype, where); });
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

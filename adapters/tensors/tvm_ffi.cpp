@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The allocator of TVM-FFI's environment.
 #include <tvm/ffi/extra/c_env_api.h>
 
@@ -14,7 +15,7 @@
 #include "escrow/internal/never_destroyed.hpp"
 #include "escrow/tensor_allocator.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // The allocators of all devices.
 struct tvm_ffi_memory {
@@ -131,4 +132,4 @@ stream_allocator use_for_tvm_ffi::memory(int device) const {
   return memory_->on(device);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

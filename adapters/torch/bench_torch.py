@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch on Escrow's memory over PyTorch on its own: bench_torch.py [result.json]. See README.md."""
 import functools
 import json

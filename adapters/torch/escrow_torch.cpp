@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory for PyTorch: a stream_allocator for each device, and the graphs that were captured on it.
 #include "escrow_torch.hpp"
 

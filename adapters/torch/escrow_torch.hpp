@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The functions of libescrow_torch, which PyTorch and the Python module escrow_torch call.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What building a graph by hand costs: a chain of kernel nodes, each with two owners.
 //
 // Each form takes turns with plain CUDA calls that keep nothing alive (bare): both build the same

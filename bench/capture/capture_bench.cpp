@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What Escrow adds to capturing, instantiating and destroying graphs, beside plain CUDA calls.
 //
 // Each operation is done right after, or right before, the same one with plain CUDA calls and

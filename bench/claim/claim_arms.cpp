@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the claim bench's arms do, but for those of other libraries.
 #include "claim_arms.hpp"
 

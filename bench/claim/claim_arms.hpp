@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What arms of claims and releases consist of, and how they are run in turns: the claim bench's and
 // the resource bench's.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a claim with its release costs the host, beside the least it can cost and what else there
 // is: microseconds per pair, of the slowest thread. No kernel runs in between: it would hide the
 // difference. Rows of pairs are short enough for CUDA's launch queue.

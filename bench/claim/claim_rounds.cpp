@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads that claim and release on streams of their own, in rounds of arms in turns.
 #include <iterator>
 #include <optional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cub::CachingDeviceAllocator for the claim bench.
 #include <cub/util_allocator.cuh>
 #include <memory>

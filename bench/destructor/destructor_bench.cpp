@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nanoseconds inside a destroy callback, sample by sample. The callback is reclaimable::push(),
 // called as CUDA calls it, with Escrow's worker awake and asleep; the library's wakeup alone, with
 // a thread that sleeps behind it; or empty.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What scratch costs that many graphs share, and one exec for many graphs of equal shape.
 //
 // footprint/WAY/graphs:G: G graphs of 8 tiny kernels, each with scratch of one size, are launched

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a scratch_pool keeps of the device's memory, and whom it disturbs when it gives it back.
 //
 // kept/PATTERN/POOL: the device's memory that is missing after the pattern, over the most bytes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scratch by CUDA's memory nodes: graphs that are launched on one stream share the pages.
 #include "graphs.hpp"
 #include "scratch_ways.hpp"

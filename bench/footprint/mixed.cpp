@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of graphs for a model's batch sizes, which claim several blocks each.
 //
 // The trace: a graph for one token of each of 1, 8, 16, ... 512 sequences, of a model with 8

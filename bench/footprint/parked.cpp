@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What it costs to park a sharing group, and whom it disturbs.
 //
 // park/gib:N/CONTENTS: a graph with N GiB of scratch in blocks is parked and unparked again and

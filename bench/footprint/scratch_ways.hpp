@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ways in which many graphs get their scratch.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What Escrow adds to the whole life of a graph, and to its first instantiation, beside plain CUDA
 // calls: turns and counters as in the capture bench.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs of the same tiny kernels, which keep nothing, or what Escrow keeps.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long launches take, one by one at a steady pace, beside churn: Escrow's exec beside Escrow's
 // churn in turns with a bare exec beside the same in plain CUDA.
 //

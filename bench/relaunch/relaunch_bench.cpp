@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a launch costs, again and again: bare graphs, and graphs that hold something.
 //
 // Each form takes turns with a bare graph on the same stream, and what counts is its share of that

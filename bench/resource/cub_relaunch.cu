@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launches of a graph with a reduction of CUB, whose scratch is Escrow's, CUDA's, or allocated
 // beforehand.
 //

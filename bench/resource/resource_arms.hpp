@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arms of memory resources under RMM's own patterns of allocations.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What memory costs the host that is allocated and freed through a memory resource (cuda::mr):
 // Escrow's, RMM's, and the pool below Escrow's.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RMM's memory resources for the claim and the resource bench, one of them on Escrow's memory.
 #include <escrow/memory_resource.hpp>
 #include <rmm/mr/arena_memory_resource.hpp>

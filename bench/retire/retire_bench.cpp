@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What it costs to hand an object over for destruction: the host's time, and the stream's.
 //
 // retire/host/...: microseconds per call on an idle stream. retire/stream/...: microseconds per

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Heap allocations in steady state: of claims, releases, retirements and reclaims.
 #include <atomic>
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every bench program consists of: settings, arms, benchmarks whose exceptions become errors
 // of the program, and times of one operation that is done in two ways in turns.
 #pragma once

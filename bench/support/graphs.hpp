@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What several benches capture: rows of tiny kernels, with and without things that Escrow keeps.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows and bursts of launches.
 #include "launches.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a launch costs, of a bare graph and of another form that does the same work, in turns.
 #pragma once
 

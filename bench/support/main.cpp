@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // main() of every bench program: defaults for Google Benchmark, what the numbers come from, and its
 // exit status.
 #include <cuda_runtime_api.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """llama.cpp's source: from PyPI's source archive of llama-cpp-python, or from an archive that lies there already.
 
 Both the archive of PyPI and a small one that `write()` makes of it are accepted: what counts is the content of the files

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds llama.cpp with both pools: the sources, the toolkit's parts, CMake and Ninja."""
 import ctypes
 import importlib.util

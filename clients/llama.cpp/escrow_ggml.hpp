@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ggml-cuda on Escrow: what its common.cuh includes behind its own pool, once the edits are made.
 //
 // ggml has no exceptions: what fails ends the process with the text, as its CUDA_CHECK does.

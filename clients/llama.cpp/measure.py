@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is measured: each part has its own time, and what fails is noted, not the end."""
 import re
 import subprocess

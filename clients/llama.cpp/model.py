@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small model with random weights, in the format GGUF: model.py FILE"""
 import random
 import struct

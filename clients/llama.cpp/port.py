@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The port: what changes in ggml-cuda's own files, by short anchors. Each must be found exactly once."""
 import difflib
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the programs of a build with one variant of ggml-cuda: to their end, or line by line, so that several take turns."""
 import json
 import os

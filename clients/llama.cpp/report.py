@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The goals and the Markdown tables of a result: report.py RESULT.json"""
 import json
 import statistics

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """llama.cpp on Escrow against its own pools, in one command on a machine with a GPU:
 
     clients/llama.cpp/run.py [--archive FILE] [--seconds 540] [--rounds 10]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Audits of graphs that PyTorch and CuPy captured on Escrow's memory: clients/python/audits.py FILE
 
 Each graph as it should be, which must have no finding, and with a planted stale address, which must be found: of an array

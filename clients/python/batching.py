@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """transformers' continuous batching on PyTorch's own memory and on Escrow: clients/python/batching.py FILE
 
 Each way in a process of its own, in turns, random weights. `own`: as it is; `installed`: escrow_torch.install(graphs=False);

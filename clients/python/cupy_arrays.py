@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """CuPy's arrays on its own pool and on Escrow: clients/python/cupy_arrays.py FILE
 
 Four captured graphs whose temporaries are gone, then twelve live arrays, then launches: how many live arrays does a launch

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A decoder's step in graphs of 35 batch sizes, PyTorch's own and Escrow's: clients/python/torch_decoder.py FILE
 
 Each way in a process of its own, in turns. `shared`: one graph pool of PyTorch; `private`: a pool for each graph; `group`:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rounds of processes, one for each way in turn: what changes on the machine meanwhile meets all of them."""
 
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draws the life of a pool's resource, from its claim to its return: eager, and under a graph.
 
     docs/figures/lifetime.py              writes lifetime.svg beside this file

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What Doxygen reads in place of a public header or of a page: filter.py FILE
 
 In a header, plain comments above declarations and behind them become Doxygen's. In a page, headings get names, and

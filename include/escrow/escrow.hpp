@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All of Escrow but the adapters and the simulated runtime's controls.
 #pragma once
 

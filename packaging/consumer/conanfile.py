@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conan's test of the package: an example, on the simulated runtime."""
 import os
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Runs the port without vcpkg, to check it: cmake -DROOT=folder -P port.cmake. The functions here do what vcpkg's of these
 # names do with a release build of a shared library; then a program finds the package and runs. `version` is checked by tidy.
 file(REMOVE_RECURSE ${ROOT})

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver's virtual memory management: memory that comes and goes at addresses that stay.
 #include <cuda.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the driver tells of a kernel's parameters, of the arguments in a node, and of an address.
 #include <cuda.h>
 

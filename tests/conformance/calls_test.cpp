@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which calls block: copies to pageable memory, and destroys of execs with conditional nodes. And
 // what a user object's destructor and a host function may do.
 #include "call_elsewhere.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which calls a capture allows, and which kill it and when.
 #include <cuda.h>
 

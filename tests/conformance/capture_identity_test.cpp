@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What identifies a graph: the id of captures into it, which the head of its DOT text has as well.
 #include <unistd.h>
 

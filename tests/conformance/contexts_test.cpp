@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which calls make a context on the current device of a thread that never chose one, where the
 // process uses another device alone. Nearly all do, also about the other device's things. Each in a
 // process of its own; needs two devices.

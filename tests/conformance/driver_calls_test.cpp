@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver's functions that the library calls in place of the runtime's: they say the same, with
 // the same numbers of errors, on threads without a context too, and leave the runtime's last error
 // alone.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Edges that do not wait for the end of a kernel: which there are, how captures join them, what
 // runs beside the kernel, and that what is behind a programmatic launch waits for the kernel too.
 #include <optional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How launches of execs are ordered with each other, what identifies a stream, and what may cross
 // from one device to another; and what cudaGraphExecUpdate changes, refuses, and leaves as it was
 // without an error.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What cudaFree and cudaFreeHost wait for, and what waits for them; how much memory there is.
 #include "call_elsewhere.hpp"
 #include "graph_nodes.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Handles that are given again: whoever gets one has something new. Whether and when CUDA gives one
 // again is not promised, so this holds for both.
 #include <set>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Libraries: what is loaded, their kernels as handles, and what functions tell of themselves.
 #include <unistd.h>
 

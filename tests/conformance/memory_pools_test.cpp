@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory pools of a program's own: what they keep, what they wait for, and in which captures.
 #include "call_elsewhere.hpp"
 #include "graph_nodes.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a pointer points to; alloc and free nodes, what a launch of them needs, and their limits.
 #include "graph_nodes.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What each kind of node does when it runs, by its own call, and edges; nodes by the call for all
 // kinds are in tests/nodes. And conditional nodes: which bodies run and who decides it, and what
 // may be in them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters of nodes: read back and set again, in a graph and in an exec, or refused.
 #include <tuple>
 

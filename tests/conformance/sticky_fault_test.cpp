@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What CUDA does after a sticky fault, on the device that failed and on another one, as measured;
 // and how the simulated runtime makes a device fail. The fault ruins its process, so that each case
 // has a process of its own.

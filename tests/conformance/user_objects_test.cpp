@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // User objects: when and on which thread a destructor runs, and which graphs and execs hold
 // references; each has a count of its own, under the object's one handle.
 #include <unistd.h>

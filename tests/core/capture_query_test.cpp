@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What CUDA is asked about captures and graphs: whether a stream captures, its device, and a
 // graph's id. No question harms a capture, a graph, or a call of another thread.
 #include <escrow/core.hpp>

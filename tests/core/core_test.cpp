@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the other parts build on: errors, streams, events, scopes, a lock, and objects that stay.
 #include <escrow/core.hpp>
 #include <escrow/internal/never_destroyed.hpp>

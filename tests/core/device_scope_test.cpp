@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A scope on another device: what is made there, what is current after it, and that it makes no
 // context on a device that is not used. Each case in a process of its own; needs two devices.
 #include <escrow/core.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An error of the caller's own, which the caller has not looked at yet, stays whatever Escrow does,
 // also where calls of Escrow's fail in normal operation.
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a profiler is told: the ranges of waits, passes and instantiations, and the worker's name.
 #include <cstdint>
 

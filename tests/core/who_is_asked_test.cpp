@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whom the library asks about streams: the driver, or the runtime where the driver cannot answer.
 // What tells them apart: a query of the runtime's that fails replaces the caller's last error.
 #include <cstdlib>

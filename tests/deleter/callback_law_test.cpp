@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The law of destroy callbacks: no CUDA call, no allocation, no lock and no wait, however far
 // behind the worker is. And an audit of everything that puts user objects on graphs, a million and
 // more callbacks, on the thread that destroys the graph and on CUDA's own.

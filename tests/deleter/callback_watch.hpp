@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counts what happens inside destroy callbacks: allocations, locks, system calls, CUDA calls, and
 // how often a callback gave its processor away.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waiting for what was retired: drain, stop and poll. And deleters that are destroyed before what
 // they owe.
 #include <algorithm>

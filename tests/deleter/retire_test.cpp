@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Retiring: not before the work is done, soon after it, on the worker; in captures until the graph
 // is destroyed. Owners of every kind, calls that are refused, two devices.
 #include <array>

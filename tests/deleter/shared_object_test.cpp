@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Objects of make_stream_shared(): destroyed after the last share and the last use, never earlier.
 #include <escrow/deleter/shared_object.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The worker: its two lanes and their queue; which CUDA calls retiring and passes make, and what
 // passes make of answers that fail.
 #include <deque>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a program may have of Escrow when it ends, or when a device is lost. What is included here
 // is there for the tests, too.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kernel writes to an illegal address, on the one device in use or on another one. Claims and
 // launches throw the fault, and nothing hangs. On the one device everything is destroyed once;
 // beside a lost one, what work may use is leaked, because CUDA does not tell when that is done.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device is lost at moments that only the simulated runtime can choose. Beside it, what work of
 // another device may use is leaked, and drains return. Each case has a process of its own.
 #include "belongings.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lease, pool, deleter, graph, exec and stream are destroyed in all 720 orders while a launch is in
 // flight, on threads at once, and after cudaDeviceReset. No destructor waits for the launch,
 // nothing is released while the launch may use it, and everything is released once after it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The process ends with launches in flight, in every way but a crash, whatever it still has and
 // wherever that is kept: it does not hang or crash, and reclaims nothing after Escrow's exit
 // handler. And a process with a worker starts others.

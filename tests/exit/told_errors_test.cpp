@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors that no caller can be told: standard error hears of the first ones, unless the program
 // has a handler; and no handler is called once the process ends.
 #include "belongings.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plugin with Escrow inside, or linked with the shared library, is closed with dlclose: code that
 // its worker and CUDA may still call stays loaded, all that it held is released, and the program
 // goes on and ends. This is the program, and with ESCROW_TEST_PLUGIN the plugin: a pool and the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every call of every operation on graphs built by hand, captures, launches and libraries fails
 // once.
 #include "graph_stages.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every call of every operation of core and deleters fails once: events, scopes, questions, retire,
 // share, poll, drain, stop.
 #include <escrow/core.hpp>

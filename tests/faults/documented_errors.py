@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes which errors CUDA's manual names for each call, as rows of C++.
 
     documented_errors.py OUTPUT INCLUDE_FOLDER...

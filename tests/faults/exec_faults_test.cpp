@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every call of every operation on graphs, execs and hoisted references fails once.
 #include "graph_stages.hpp"
 

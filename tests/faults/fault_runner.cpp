@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One run: a new stage, one failure, and everything that must hold afterwards.
 #include "fault_runner.hpp"
 

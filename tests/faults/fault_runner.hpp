@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operations of the library, and what runs each of them with one call or one allocation failing.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What all stages have: a deleter, streams, a capture and owners; and the stage of core and
 // deleters.
 #pragma once

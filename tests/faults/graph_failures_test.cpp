@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls that fail more than once in a row, or in unusual places: ends of launches that cannot be
 // recorded, references that cannot be taken off a graph, captures that cannot be ended, libraries.
 #include "graph_stages.hpp"

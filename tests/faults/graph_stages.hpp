@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stages of graphs: captured ones that hold slots and owners, and ones that are built by hand.
 #pragma once
 

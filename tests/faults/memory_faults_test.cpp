@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every call of every operation of scratch pools, their claimers, blocks and allocators fails once.
 
 #include <escrow/graph.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // That the runner can fail: operations with planted mistakes, each of which it has to report.
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every call of every operation of pools and claimers fails once: claim, use, release, flush,
 // close.
 #include "pool_stage.hpp"

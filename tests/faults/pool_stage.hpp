@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stage of pools: slots in use on several streams, in captures and on another device.
 #pragma once
 

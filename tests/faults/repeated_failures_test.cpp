@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls that fail more than once, or on another thread: Escrow reports, tries again, or leaks and
 // counts. Those of graphs are in graph_failures_test.cpp.
 #include <array>

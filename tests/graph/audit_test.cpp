@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Audits find each planted address that its graph does not keep, name it, and find nothing in
 // graphs that keep what they use.
 #include <escrow/graph/audit.hpp>

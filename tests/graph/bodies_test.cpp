@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs with conditional nodes: what their bodies hold is held by the exec, which is bare where
 // the bodies were named; and the end of such an exec in flight blocks no other thread.
 #include <ostream>

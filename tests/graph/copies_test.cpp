@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What copies of graphs inherit: clones, child graphs, and copies of these, also of what was
 // hoisted before.
 #include <escrow/internal/graph_query.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Texts of errors: each names the call, the argument and what to do; a cuda_error of a function
 // that takes a source_location names the caller's line.
 #include <escrow/nodes.hpp>

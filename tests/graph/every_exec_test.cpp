@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every way from a captured piece of work to an exec of it: what the exec keeps, until when,
 // and that execs of one graph do not overlap.
 #include "world.hpp"

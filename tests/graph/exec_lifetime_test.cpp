@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long an exec keeps what its work uses: with launches in flight, whatever of exec, stream,
 // thread, pool and deleter is destroyed first, and after an update; and that slots come back while
 // an owner's destructor blocks the worker.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launch order: execs that share a slot, or an owner that was moved in, run one after the other;
 // execs that share nothing, or only owners that others share too, run concurrently.
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sets of graphs that share execs: what runs, which graphs share, how long each keeps what it
 // holds, and with what launches are ordered.
 #include "graph_nodes.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How often CUDA is called for what graphs and execs hold.
 #include <algorithm>
 #include <string_view>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captures as function calls, and graphs as values: what each operation gives, and that none of
 // them harms a capture. A capture that another thread ends during a call.
 #include <escrow/nodes.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What stands in the way of parking, and what a parked group refuses.
 #include <escrow/internal/graph_query.hpp>
 #include <escrow/nodes.hpp>

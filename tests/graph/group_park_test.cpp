@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parking: a sharing group's memory goes back to the device, and its execs launch on afterwards.
 #include <algorithm>
 #include <escrow/internal/parked_group.hpp>

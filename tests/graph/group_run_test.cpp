@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Eager work of a sharing group: one more launch, which claims from the group's arena.
 #include <escrow/nodes.hpp>
 #include <random>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What graphs, execs and hoisted references hold, and what they say that they hold. It stays as
 // long as the graph, a clone, an exec or a launch may use it, however captures, copies and
 // instantiations alternate, and is released afterwards.

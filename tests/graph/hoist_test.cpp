@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // hoist(): callers who instantiate and launch with plain calls get bare execs, and say themselves
 // when what these use may be released. And what happens if they do not, or twice.
 #include <escrow/nodes.hpp>

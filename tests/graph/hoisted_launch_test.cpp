@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launches of a sharing group's graphs by the caller's own code, in hoisted::launch(): their order,
 // their turns, their ends, and what is released after them.
 #include <escrow/graph.hpp>

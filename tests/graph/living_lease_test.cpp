@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Leases of sharing groups that live across a child graph, or beyond their capture: what uses the
 // same slot there is refused, or told of.
 #include <atomic>

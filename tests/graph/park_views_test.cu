@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parked memory that is mapped again behind what was made of its addresses before: a texture, a
 // tensor map.
 #include <cuda.h>

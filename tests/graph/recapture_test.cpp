@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cudaStreamBeginRecaptureToGraph (CUDA 13.3) releases a graph's user objects as it begins. What
 // the graph held is released once, after its last use, and the graph holds what is captured anew,
 // whether or not it gets a new id, which CUDA's manual does not say. No GPU was seen doing it.

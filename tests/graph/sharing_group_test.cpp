@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sharing groups: graphs that use the same slots, one launch after another.
 #include <array>
 #include <escrow/internal/graph_query.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stream_launcher: launches on one stream and thread, recorded together. What comes after them is
 // refused, and never early. What the exec holds is released as after a graph_exec's launches:
 // see exec_lifetime_test.cpp.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compiled by nvcc, in the build tree and by a consumer: all public headers, and the templates of
 // theirs that a program with kernels uses.
 #include <escrow/escrow.hpp>

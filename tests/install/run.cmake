@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Gets Escrow in each way that README names, builds the examples against it, and runs them.
 # FROM=installed: the build tree BUILD_DIR, installed into a fresh folder. FROM=source: the source archive, built anew.
 set(root ${BUILD_DIR}/install-test/${FROM})

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a consumer's test does, under a sanitizer, with the library as it is installed.
 #include <array>
 #include <escrow/escrow.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A deleter, its worker and their end: the library's own objects. And the gate and the lock in it.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calls of the CUDA runtime that the library makes, for a device whose work is done at once, or
 // as soon as it was asked about: what is explored is what happens between the library's threads.
 #include <cuda_runtime_api.h>

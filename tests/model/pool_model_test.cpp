@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pool: claims and releases beside the closing, claimers beside all of these, the library's own
 // objects.
 #include <gtest/gtest.h>

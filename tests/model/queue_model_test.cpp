@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The release queue with the wakeup: nothing is lost, and no worker sleeps on work.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a node of each kind does when it runs, and what CUDA tells of it. The conditional kinds are
 // in build_shape_test.cpp. Memory without a type is an argument for a pointer of any type.
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls that must not be made: the error names the call and the problem, and nothing was added or
 // changed. Kinds that cannot be, places and nodes of other graphs, of bodies, and of graphs that
 // were destroyed, detached or moved from.

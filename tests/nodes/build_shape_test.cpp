@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shape of graphs built by hand: edges, and conditional nodes with their bodies.
 #include <unistd.h>
 

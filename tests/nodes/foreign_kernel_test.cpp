@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels that other code loaded: what keeps them loaded is kept as long as they may run.
 #include "nodes_world.hpp"
 

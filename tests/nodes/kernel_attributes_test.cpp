@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launch attributes of kernel nodes: set with the node, read back, changed in the graph; in an exec
 // they stay. What CUDA does not take is explained, and changes nothing.
 #include "graph_nodes.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kinds of nodes that must not be used: the error names the call and the problem. Arguments that
 // are not there, kinds whose owners were taken; and why CUDA refuses a kind where it is added or
 // set.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several runs of a graph by one call: how many, in which order, with what they hold, and what an
 // update or a changed node makes of the copies.
 #include <algorithm>

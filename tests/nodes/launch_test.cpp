@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launches: kernels and their arguments. What owns an argument is kept until the kernel is done,
 // and by the graph that has the kernel; so is code that is loaded at run time.
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nodes that are changed or destroyed: in the graph, for what is made of it from then on, or in one
 // exec, for its launches from then on. Which owners are released then, and which are kept; and the
 // order of execs that share owners.

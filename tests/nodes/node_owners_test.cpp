@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What owns the memory, the callable or the event of a node is kept as long as a graph has the
 // node: by the graph, its clones, execs and their launches. hoist() of it, and what it costs.
 #include "nodes_world.hpp"

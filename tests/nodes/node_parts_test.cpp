@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Child graphs, and bodies of conditional nodes: nodes inside them that are changed or destroyed, a
 // child that gets another graph, and what is kept then. Nodes of an exec that do not run.
 #include "nodes_world.hpp"

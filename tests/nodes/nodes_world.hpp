@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of launches and of graphs built by hand share: kernels whose parameters are known,
 // memory whose end is watched, and a graph.
 #pragma once

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Plants a bug: plant.py BUG TREE.
 
 A .bug file has lines `# bug:`, `# row:` (of the table of bugs that docs/proof.md had at 915ee8e; a finding of the review

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs that share an arena: captured at once, resumed, copied, embedded, hoisted, dropped; and
 // random ones, whose values stay.
 #include <escrow/internal/graph_query.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An arena stays as large as its largest graph needs, and a capture as fast as its claims, whatever
 // else graphs go through.
 #include <escrow/internal/graph_query.hpp>

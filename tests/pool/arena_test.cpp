@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A sharing group's arena: its graphs together need what the largest needs, in any order of their
 // captures, and no graph writes what a lease that lives covers, nor what another branch uses.
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many slots a captured graph holds: as many as its widest moment. A slot is used again only
 // behind edges that wait for the end of its last use, in the graph as it is at the claim.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An output that outlives its capture has a place that no other graph of its sharing group and no
 // later claim of its capture gets, whichever was captured first.
 #include "pool_world.hpp"

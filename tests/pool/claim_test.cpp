@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which slot a claim gets: its stream's own, one whose work is done, a new one, the oldest. When
 // every slot is out or busy, it waits in the stream, on the host within a bound, or not at all. No
 // idle slot is overlooked, and in steady state nothing is allocated.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claimers beside what else there is: another current device, closed pools, leases of others,
 // nodes, and streams that are destroyed before them.
 #include <stdexcept>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claimers, and streams that outlive the pool: what is released on the stream is claimed there
 // again without an event, and gets one when others need it.
 #include "pool_world.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads that hold one block each, in a pool with room for all of them: each claim gets one.
 #include <random>
 

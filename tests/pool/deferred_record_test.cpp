@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Leases that end where nothing can be recorded on their stream, in other captures or on the
 // deleter's worker: the slot is neither claimed early nor lost, but waits until the pool is given
 // that stream outside of captures.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What pools and deleters tell about themselves: statistics, holders with the lines of their
 // claims, what is waited for, texts, and errors.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device memory of Escrow: freed beside running work, given back, in captures, and out of memory.
 #include <escrow/deleter.hpp>
 #include <escrow/graph.hpp>

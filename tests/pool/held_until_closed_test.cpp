@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pool that is held until it is closed puts no user object on a graph: what captures claim stays,
 // also without graph and execs, until close_for().
 #include "pool_world.hpp"

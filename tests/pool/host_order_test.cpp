@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the host writes: no GPU work uses it any more when a claim gives it, in pools of pinned
 // memory by default. In a capture it belongs to that graph alone.
 #include <numeric>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A graph keeps what was claimed before its capture: by launch(), retain(), retire() and
 // record_stream() on the capturing stream.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A scratch_pool keeps no more than its use needs.
 #include <escrow/pool.hpp>
 #include <random>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // "Out of memory" and "exhausted" are last words: what a claim takes back and waits for before, and
 // which remedy its error names.
 #include <algorithm>

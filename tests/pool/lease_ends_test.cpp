@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a lease can end, with each kind of lease, and when its slot comes back then.
 
 #include "pool_world.hpp"

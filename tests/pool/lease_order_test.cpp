@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work on a stream that a lease is told of comes after the earlier users of the resource, eagerly
 // and in a capture, whichever way the resource was claimed.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every kind of lease ends in every place: its slot is not handed out before its work is done, and
 // comes back once its graphs are gone and its pool was given its stream.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lease: released once, on its stream or another, moved, and told of further streams; in
 // captures, and as an argument of kernels and nodes.
 #include <escrow/nodes.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who holds the memory of the process: each pool with what becomes of its slots, the device memory
 // that Escrow has taken, arenas with the claims of each graph, and graphs with what they hold.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What claims and releases ask of CUDA: near one event record an eager claim, two questions one in
 // a capture, and no storm of questions while it waits.
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pool's resources: made, recycled, and destroyed once when they are back. The end of a pool
 // names what holds slots, and nothing waits for the GPU.
 #include <escrow/nodes.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of a scratch pool: its sizes, its limit, how it comes back, and where it comes from.
 #include <algorithm>
 #include <initializer_list>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scratch memory, a pool for each size. What is idle for a stream makes room for its other sizes,
 // and comes back; and the errors of scratch pools and their claimers.
 #include "pool_world.hpp"

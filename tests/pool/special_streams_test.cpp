@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams that their handle alone does not identify: the legacy stream, that of each thread, and
 // those of other devices; and streams of green contexts.
 #include <semaphore>

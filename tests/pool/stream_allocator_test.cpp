@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that is freed by its address: on any stream, in a capture or after it, or never.
 #include <malloc.h>
 

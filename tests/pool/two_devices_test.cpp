@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools and streams of two devices under one deleter, and graphs that span both, with the other
 // device current at every step. Skips where there is one device. The long run uses both at once.
 #include <escrow/nodes.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors name the call that the user made, his line, the argument and what to do: also where one
 // function of ours calls another, where a pool was moved from, and where CUDA's text says little.
 #include <escrow/nodes.hpp>

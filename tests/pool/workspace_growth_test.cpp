@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A library that keeps a workspace and replaces it when a call needs more, while graphs that have
 // captured the old address are still launched. As it is today, and with a claim in each call.
 #include <escrow/graph.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The threads, which of them runs, and which is next. And the calls that the linker puts in the
 // place of the real ones (--wrap, see CMakeLists.txt): what the library and the simulator wait on
 // lets others of a group go on, one at a time; what destroys an object of CUDA tells the things of
@@ -219,7 +220,7 @@ cudaError_t __real_cudaFree(void*);
 cudaError_t __real_cudaFreeAsync(void*, cudaStream_t);
 cudaError_t __real_cudaLibraryUnload(cudaLibrary_t);
 // A reference is returned as a pointer is.
-escrow::graph_registry* __real__ZN6escrow4v0_114graph_registry6globalEv() noexcept;
+escrow::graph_registry* __real__ZN6escrow4v0_214graph_registry6globalEv() noexcept;
 std::int64_t __real__ZNSt6chrono3_V212steady_clock3nowEv() noexcept;
 
 }  // extern "C"
@@ -278,9 +279,9 @@ int __wrap_sched_yield() {
   return 0;
 }
 
-escrow::graph_registry* __wrap__ZN6escrow4v0_114graph_registry6globalEv() noexcept {
+escrow::graph_registry* __wrap__ZN6escrow4v0_214graph_registry6globalEv() noexcept {
   own_process const* const own = own_process::current();
-  return own != nullptr ? own->registry().get() : __real__ZN6escrow4v0_114graph_registry6globalEv();
+  return own != nullptr ? own->registry().get() : __real__ZN6escrow4v0_214graph_registry6globalEv();
 }
 
 // A std::chrono::steady_clock::time_point, which is returned as its one member is.

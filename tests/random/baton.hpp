@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the linker replaces for programs: locks and waits, so that of several threads one runs, the
 // one that has the baton; and what a process has one of, so that a program depends on no other.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs from a seed: bytes are drawn with the seed's weights, and decoded as any bytes are.
 #include <random>
 #include <sstream>

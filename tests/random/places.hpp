@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What has a place in a program's world, and what the world knows of it besides.
 #pragma once
 

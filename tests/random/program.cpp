@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text forms of programs and of what was counted.
 #include "program.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A random program: operations of several threads, in a form that people can read; and what is
 // counted when programs run.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random programs on the stepped simulator, checked against the reference model after each step;
 // faults of the test's own, which are found and shrunk; and cases that failed once.
 //   ESCROW_SEED=n       the first seed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference model: what must be alive, and what may be, as the public contracts have it. Plain
 // sets, and nothing of the library.
 #pragma once

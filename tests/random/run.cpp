@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One program from its beginning to its end, with a thread for each of its threads. Crashes and
 // hangs are reported with their seed, and caught in a child process to be shrunk.
 #include "program.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operations that go together, by their names: see generate.cpp.
 #pragma once
 

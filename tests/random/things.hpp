@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the programs use: owners and slots that tell when they are destroyed, and kernels that check
 // what they find when they run.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which operations may run at the same time; a program's world, and one operation after the other.
 #pragma once
 

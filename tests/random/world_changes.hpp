@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nodes of graphs and execs that are set, ordered, destroyed, and read; conditional nodes, and what
 // their bodies keep.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a program begins with, the worker's operations, what must hold when nothing goes on, and a
 // program's end.
 #pragma once

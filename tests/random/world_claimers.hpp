@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scratch memory: claimed, left to graphs, and how its pool ends; and claimers: made, claimed
 // through, flushed, ended before and after their streams' captures and their pools.
 #pragma once

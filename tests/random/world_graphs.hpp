@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs: created, cloned, put into each other, hoisted, and destroyed; and their execs:
 // instantiated, updated, and destroyed in flight.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launches: of execs, by launchers, by the program's own code in launch() of a hoisted, or between
 // the two halves of that, and of the set of graphs that share execs.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Leases: claims, uses on several streams, and releases.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nodes that are added by hand, and what they keep.
 #pragma once
 

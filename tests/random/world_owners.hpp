@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Owners: retired, kept by launches, shared with streams; events and libraries that have shares.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools of slots and of memory: how they begin and end; which released slots their claimers, and
 // streams that outlive them, may keep for their own next calls; and which blocks may be left.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Leases that owners have: retired with them, alone or two at a time, and ended by host functions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a program's world has, and one call of the library with the faults inside it.
 #pragma once
 

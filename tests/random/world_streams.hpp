@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams and captures: begun, forked, joined, ended, abandoned.
 #pragma once
 

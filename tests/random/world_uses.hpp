@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Uses of leases: on other streams, in captures that began after the claim, and after captures.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two plugins, opened RTLD_LOCAL by a program that is linked with neither Escrow nor CUDA, have one
 // copy of the shared Escrow: a claim of one in a capture of the other is known to both. This is the
 // program, and with ESCROW_TEST_PLUGIN a plugin: its pool, its captures and its execs.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the simulator counts, which reset() forgets: objects and memory alive, calls, captures
 // killed. And calls that it is told to fail, by number or by name, with no effect but the error.
 #include "graph_nodes.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls with a destroyed stream's handle end the process, where CUDA's driver crashes. Those with a
 // stream that a reset has ended return an error.
 #include <cuda.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Devices with as much memory as a test says, and what waits while memory is freed.
 #include "call_elsewhere.hpp"
 #include "deep.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Handles that are given again: at once if the runtime runs free, as the seed says if it is
 // stepped. The same sources are in tests/conformance for what a GPU shows, too.
 #include <set>

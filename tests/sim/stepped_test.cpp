@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stepped runs: one seeded choice at a time, virtual time, and a run that is a function of its
 // seed. And host functions as kernels, and the values of conditions, stepped or not.
 #include <set>

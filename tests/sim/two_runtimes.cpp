@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program with both runtimes, which the simulator's guard must end before main; and the second
 // runtime, a library that stands in for libcudart: it has the one function that the guard looks
 // for.

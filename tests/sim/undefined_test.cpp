@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What no GPU shows. What CUDA leaves undefined, and the simulator reports: related graphs changed
 // by two threads, kernels of an unloaded library, memory and events used after their end. And
 // recaptures, as CUDA's manual has them: no GPU was seen doing one.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // No capture is ever harmed, and no graph beside a thread that synchronizes the device: four
 // threads capture in each mode, a hundred thousand captures with ESCROW_DEEP=1, beside all loads of
 // the long run, which also retire and free, destroy pools and execs, and capture themselves.

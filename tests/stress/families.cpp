@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A graph, its clones, parents and execs, which CUDA links without a lock, used and destroyed by
 // two threads at a time. Without Escrow's lock (graph_lifetime_lock) CUDA corrupts the heap, and
 // the simulator ends the process.

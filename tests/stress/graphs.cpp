@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Eight threads capture, clone, nest, instantiate, launch, update, hoist and destroy graphs at
 // random: no slot has two holders or two uses at a time, and no owner is destroyed early, twice or
 // never.

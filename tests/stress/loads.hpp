@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything that a program does with the library, as loads that run beside each other: the long
 // run measures them, and no capture may be harmed by them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A long run of everything at once on all devices, at full speed: claims, captures, launches,
 // updates, clones, graphs built by hand and changed, retirements, shares, scratch, pools and
 // deleters that come and go, execs destroyed in flight. At the end nothing may be left, and neither

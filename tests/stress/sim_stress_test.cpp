@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // On the simulator only: large numbers of objects and threads, threads that claim in one capture at
 // once, and graphs by the hundred thousand, of which nothing may be left.
 #include <malloc.h>

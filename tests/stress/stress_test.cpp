@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stress tests of deleters and pools; those of graphs are in the files beside it. Owners are
 // retired at random, on streams, after events, in captures and by other owners: each is destroyed
 // once and never early, and no wake-up of the worker is lost. Threads claim and capture at random:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the stress tests share: threads that take random steps, and owners and slots that notice
 // when they are used wrongly. ESCROW_STRESS_SECONDS makes a test last longer (3),
 // ESCROW_STRESS_SEED repeats its choices (not the threads' timing).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The replaced operators new and delete, and how they tell the library's memory from the runtime's.
 #include "allocation_watch.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counts, or fails, the heap allocations of the calling thread that are not made inside a CUDA
 // call.
 #pragma once

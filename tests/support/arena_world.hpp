@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // With a sharing group, whose pools claim from its arena in captures.
 #pragma once
 

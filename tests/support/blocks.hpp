@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A resource that counts itself, pools of it, and what a library does with them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small graphs for tests, built by hand, and edges that do not wait for the end of a kernel.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A call that may block, on a thread of its own.
 #pragma once
 

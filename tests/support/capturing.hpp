@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captures in tests: begun, inspected, killed and cleaned up.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cases that need a process of their own: a sticky fault, a device reset, the end of the process.
 #pragma once
 

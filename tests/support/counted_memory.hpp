@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A source of memory for tests: with a capacity, and it knows what is allocated.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests are written for the parameters of CUDA 13: with CUDA 12 these are overloads of its own
 // functions. Every test reads this first.
 #pragma once

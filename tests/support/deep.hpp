@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sizes of tests: the sanitizer they are built with, the full size of those that have one; how
 // long calls take, and the figures of a run.
 #pragma once

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Says on what machine results were made: system, processors, GPUs.
 #
 #   tests/support/describe_machine.sh sim|gpu

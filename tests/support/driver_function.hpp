@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Functions of the CUDA driver, as the runtime finds them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests of CUDA itself share, which use nothing of the library: nodes of each kind, adding
 // them, and running what was built. What is included here is there for the tests, too.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Owners of plain CUDA handles for tests that are about CUDA itself and so use nothing of the
 // library.
 #pragma once

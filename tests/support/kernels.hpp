@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels that tests and benches launch: one set of names for the simulated runtime and for a
 // GPU.
 #pragma once

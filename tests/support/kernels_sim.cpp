@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels for the simulated runtime: host functions, registered under their own addresses.
 #include <algorithm>
 #include <atomic>

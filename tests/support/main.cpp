@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GoogleTest's main for every test: a child's case first, which is this program again with an
 // argument that names it; a skip where no GPU can be used; then the tests.
 #include "child.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory for tests: pinned integers that host and kernels share, a flag that holds a kernel, device
 // integers.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nodes of graphs that are built by hand: what tests ask CUDA about them, and the kinds whose
 // parameters can be changed.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Owners, and user objects, that tell where, when and how often they were destroyed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // With graphs of a sharing group that is parked.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests of pools add to the shared world: slots whose work is held back, what comes next on
 // them, and calls that are refused.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linked into an example that is run as a test on a GPU: skips it where there is none.
 #include <cuda_runtime_api.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The steps of tests: what must succeed, what must become true within a bound, and what errors say.
 #pragma once
 

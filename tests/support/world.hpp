@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests of the library share: streams, a flag that holds work back, a deleter, pools, graphs,
 // and owners whose end is watched. What is included here is there for the tests, too.
 #pragma once

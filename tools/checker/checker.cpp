@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Explorations: execution after execution, until one fails or there is no other way.
 #include "checker.hpp"
 

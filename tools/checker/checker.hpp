@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model checker for threads that meet in atomics: what a test sees of it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The way of an execution as a list of choices.
 #include "choices.hpp"
 

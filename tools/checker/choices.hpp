@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where an execution can go one way or another: all ways in turn, or at random.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a thread knows of the others: vector clocks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who runs next, and what ends an execution.
 #include "engine.hpp"
 

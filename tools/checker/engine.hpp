@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One execution: its threads, who runs, and the memory that they share.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the model tests of the library share: a program that must be right in each execution.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A context is made with ucontext and then switched with setjmp, which makes no system call.
 #include "fibre.hpp"
 

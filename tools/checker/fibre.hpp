@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads of the model: stacks of their own, of which one runs at a time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory by advancing a mark; each block is behind a word with its size.
 #include "heap.hpp"
 

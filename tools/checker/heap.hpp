@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of one execution: never used twice, dropped as a whole, the same each time.
 #pragma once
 

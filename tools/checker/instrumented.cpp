@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What instrumented code calls: the interface of ThreadSanitizer's run time, which this is in the
 // place of.
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The objects under test are linked as a shared library, *model_parts, so that its statics lie
 // together.
 #include "library_data.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The statics of the library under test, which every execution finds as they were.
 #pragma once
 

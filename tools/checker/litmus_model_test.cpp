@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checker itself: the classic litmus tests, with outcomes that must occur and must not.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An atomic object: all its stores in modification order, and who has seen which.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An atomic that sleeps and wakes by the checker's futex.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Atomic operations on weak memory, each a place where other threads may go on first.
 #include "operations.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the threads of a model do: atomic operations, and sleeping on a word.
 #pragma once
 

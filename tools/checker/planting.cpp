@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bugs planted one at a time: an operation with a weaker order.
 #include <algorithm>
 #include <cstdio>

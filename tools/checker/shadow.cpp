@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Races by vector clocks: two accesses, one a write, neither of which happened before the other.
 #include "shadow.hpp"
 

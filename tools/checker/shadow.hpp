@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plain memory: who accessed which bytes, to find data races and the use of what was freed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tells two states apart: nothing that can make no difference any more.
 #include <algorithm>
 #include <cstring>

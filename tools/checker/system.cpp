@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Locks, sleeps, threads and memory of the program: the linker's --wrap leads here. What does not
 // come from a thread of the model goes on to the system.
 #include "system.hpp"

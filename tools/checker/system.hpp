@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a program of the model asks of the system, for tests that need to see it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A hash table by address that is emptied at no cost, for what one execution touches.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names for people: of functions, of memory, and of what an execution did.
 #include <cxxabi.h>
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of functions, for traces and for planting.
 #pragma once
 

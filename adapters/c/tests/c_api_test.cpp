@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the C tests, and lets every call and allocation of every C function fail.
 #include <algorithm>
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // C tests of what ports of engines use: execs that are updated or made, a group's eager work,
 // flushes, callers' lines, and the statistics of the process.
 #include <escrow/callers.h>

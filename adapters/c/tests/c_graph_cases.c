@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // C tests of pools, execs, hoisted graphs and groups, and null where it is refused.
 #include <pthread.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // C tests of leases: for the host, kept, left to a graph, and ended in callbacks and destructors.
 #include <string.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // C tests of errors, scratch memory and the worker, and null where it is refused.
 #include <pthread.h>
 #include <string.h>

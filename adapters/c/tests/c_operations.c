@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Functions of the C API, each in a state of its own, to let each call and allocation in it fail:
 // those that make, give back or change something. The others run in the same way.
 #include "c_world.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // C tests of scratch memory: its order for other streams and the host, what stays with a graph, and
 // frees in callbacks.
 #include <string.h>

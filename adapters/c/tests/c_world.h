@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the C tests have from the C++ program that runs them: expectations, kernels, faults.
 #ifndef ESCROW_C_WORLD_H
 #define ESCROW_C_WORLD_H

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks that the shared library of the C API exports the functions of escrow/escrow.h, and nothing else.
 
 exported.py NM LIBRARY HEADER

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Python that calls with its lock: what waits for others lets it go. The lock is a model of it.
 #include <atomic>
 #include <mutex>

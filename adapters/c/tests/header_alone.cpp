@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The headers by themselves, as C++.
 #include <escrow/callers.h>
 

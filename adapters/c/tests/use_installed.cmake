@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Installs the build tree BUILD_DIR into a fresh folder, builds a C program against that, and runs it; and a Python one.
 set(root ${BUILD_DIR}/install-test/c)
 file(REMOVE_RECURSE ${root})

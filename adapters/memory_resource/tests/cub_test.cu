@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUB, Thrust and cuda::buffer on Escrow's memory in a capture: no node allocates, and the graph
 // may be launched again.
 #include <thrust/execution_policy.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A memory resource for CCCL: in captures and outside, by value and by reference, and what fails.
 #include <cstring>
 #include <limits>

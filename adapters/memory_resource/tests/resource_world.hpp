@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests of memory resources add to the world of pools: memory that kernels fill and check, and
 // graphs that must not allocate.
 #pragma once

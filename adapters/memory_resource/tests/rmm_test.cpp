@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RMM's containers and pools on Escrow's memory, in captures and outside.
 #include <map>
 #include <mutex>

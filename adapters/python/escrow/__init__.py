@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GPU memory and Python objects that live until the last CUDA graph or stream that uses them has finished.
 
     pool = escrow.ScratchPool(label="solver")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The compiled module, as type checkers see it. The texts are in the module: help(escrow.ScratchPool)."""
 
 from collections.abc import Callable, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """cuda.core's device memory from Escrow: one memory resource for eager work and for captures.
 
     memory = escrow.cuda_core.EscrowMemoryResource(device)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CuPy's device memory from Escrow, also in captures.
 
     cupy.cuda.set_allocator(escrow.cupy.Allocator(bytes_max=8 << 30))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numba's device memory from Escrow: an external memory manager.
 
     numba.cuda.set_memory_manager(escrow.numba.EscrowMemoryManager)   # or

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch's device memory from Escrow: tensors, graphs, and graphs that share their memory.
 
 The module escrow_torch by another name: see adapters/torch/README.md. escrow.keep(tensor, stream) keeps a

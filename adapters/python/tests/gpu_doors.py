@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The installed package on a GPU, with the real CuPy, Numba, cuda.core and PyTorch: each in a process of its own.
 
     adapters/python/tests/gpu_doors.py [NAME...]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The doors to CuPy, Numba, cuda.core and PyTorch, each with a stand-in of that library."""
 
 import importlib

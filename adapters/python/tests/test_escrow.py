@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The package on the simulated runtime: memory, groups and execs."""
 
 import gc

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A library that replaces its workspace when a call needs more, while graphs that have captured the old one are launched."""
 
 import unittest

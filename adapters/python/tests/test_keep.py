@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The package on the simulated runtime: objects that graphs keep, the interpreter's end, and the stub."""
 
 import ast

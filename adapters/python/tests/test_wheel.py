@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """`pip install` into an empty folder, on the simulated runtime, and a program that imports what is there."""
 
 import importlib.util

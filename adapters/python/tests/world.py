@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests share: the simulated runtime below the package, its streams, captures and graphs."""
 
 import contextlib

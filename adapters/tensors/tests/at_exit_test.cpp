@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An allocator for TVM-FFI that is a static of the program. AddressSanitizer sees what is wrong.
 #include <escrow/tensor_allocator.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A library that caches its workspace and replaces it when it must grow, while graphs that use the
 // old one live on: allocated through TVM-FFI as FlashInfer does.
 #include <tvm/ffi/container/tensor.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors of DLPack, and those that TVM-FFI's environment allocates.
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>

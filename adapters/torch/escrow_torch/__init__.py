@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch's device memory from Escrow: tensors, graphs, and graphs that share their memory. See README.md."""
 import contextlib
 import ctypes

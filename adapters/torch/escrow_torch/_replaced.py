@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The graphs of a PyTorch that has no hooks for all graphs: what other code captures by torch.cuda.CUDAGraph."""
 
 

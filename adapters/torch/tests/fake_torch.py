@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """As much of PyTorch as escrow_torch.Graph calls, on the runtime that Escrow's library is linked to."""
 import collections
 import contextlib

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch on Escrow's memory gives the results of PyTorch on its own, and gives the memory back."""
 import functools
 import json

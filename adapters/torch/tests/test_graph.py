@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The Python module on the simulated runtime, with the part of PyTorch that it calls."""
 import contextlib
 import gc

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What PyTorch and the Python module call: memory in captures and out of them, and its errors.
 #include <escrow/nodes.hpp>
 #include <functional>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests and the benchmark run, in a process for each way to get memory: workloads.py WORKLOAD MODE."""
 import contextlib
 import gc

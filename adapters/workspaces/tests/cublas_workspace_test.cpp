@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One cuBLAS handle for several graphs and eager calls, each with a workspace of its own.
 #include <algorithm>
 #include <escrow/cublas_workspace.hpp>

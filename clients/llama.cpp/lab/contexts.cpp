@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lab contexts MODEL COUNT FLASH_ATTENTION STEPS: memory and speed of several contexts of one
 // model.
 #include <cstdlib>

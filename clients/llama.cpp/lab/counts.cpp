@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counters without a change in ggml-cuda, and a planted mistake: these functions stand before those
 // of the same name.
 #include <cuda.h>

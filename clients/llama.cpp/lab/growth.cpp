@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lab growth LIMIT_MIB: captured graphs stay alive while eager ones need more scratch each time.
 #include <algorithm>
 #include <cmath>

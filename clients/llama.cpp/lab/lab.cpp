@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lab speed|contexts|growth ...: measures a llama.cpp with whichever ggml-cuda is loaded.
 #include "lab.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the lab's programs share: a model's context, counters, and one line of JSON.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lab speed MODEL FLASH_ATTENTION: a round for each line of standard input, so that several
 // programs take turns.
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For LD_PRELOAD with test-backend-ops: the CPU's reference takes one thread, since many programs
 // run at once, and a GPU computes each graph LAB_TIMES times. With three, ggml-cuda runs it
 // eagerly, captures it, and launches the capture once more. Says at the end how often it captured.

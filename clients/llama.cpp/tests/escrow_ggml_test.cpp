@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // escrow_ggml.hpp in a made-up engine that works as ggml-cuda does: eager, captured, launched.
 #include <cuda_runtime_api.h>
 #include <escrow/escrow.h>

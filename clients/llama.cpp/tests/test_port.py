@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What needs no GPU: archives and their hashes, the edits, and what a result's tables say."""
 import os
 import subprocess

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Umbrella header of core: errors, streams, events, captures, and the lock for graphs.
 #pragma once
 

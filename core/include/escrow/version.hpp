@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What each header includes before any code: the version of Escrow, which CMake reads from here,
 // the language that it needs, and which names libescrow.so exports.
 #pragma once
@@ -8,7 +9,7 @@
 #endif
 
 #define ESCROW_VERSION_MAJOR 0
-#define ESCROW_VERSION_MINOR 1
+#define ESCROW_VERSION_MINOR 2
 #define ESCROW_VERSION_PATCH 0
 
 // The library is compiled with hidden visibility. ESCROW_API exports a class or a function that a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Umbrella of deleter: destroy objects after the GPU work that uses them.
 #pragma once
 

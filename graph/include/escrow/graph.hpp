@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Umbrella of graph: capture, own and launch CUDA graphs.
 #pragma once
 

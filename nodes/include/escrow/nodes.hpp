@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Umbrella of nodes: graphs built by hand, and kernels whose launches keep what they use.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Of the tree that this port lies in. A registry's port has vcpkg_from_github() or vcpkg_download_distfile() here.
 cmake_path(SET SOURCE_PATH NORMALIZE "${CMAKE_CURRENT_LIST_DIR}/../../..")
 

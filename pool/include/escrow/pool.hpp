@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Umbrella of pool: claim a resource for a stream, and release it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The simulated CUDA runtime's control interface: what a test says to it, and asks of it.
 #pragma once
 

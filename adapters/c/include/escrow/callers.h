@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // escrow/escrow.h, with the lines of its includer: errors and reports name the line of each call
 // here that claims, launches or runs. Such a call is a macro then, which says escrow_set_caller().
 #ifndef ESCROW_CALLERS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Escrow for C, and for languages that call C: scratch memory, pools, deferred destruction and
 // graphs, called in the same way whether or not the caller is capturing the stream.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scratch memory that a graph keeps, from C.
 #include <escrow/escrow.h>
 #include <stdio.h>

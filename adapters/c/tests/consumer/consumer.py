@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Scratch memory from Python, by ctypes: consumer.py LIBRARY"""
 import ctypes
 import sys

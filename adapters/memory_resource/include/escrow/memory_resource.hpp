@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A memory resource for CCCL (cuda::mr), and so for RMM, CUB, Thrust and cuda::buffer.
 #pragma once
 
@@ -17,7 +18,7 @@
 
 #include "escrow/pool/stream_allocator.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: device memory of a stream_allocator as a cuda::mr::resource with the property
 //   device_accessible. CCCL 3.2 and newer also have cuda::mr::any_resource, which keeps a copy.
@@ -101,4 +102,4 @@ class memory_resource {
 static_assert(cuda::mr::resource_with<memory_resource, cuda::mr::device_accessible>);
 static_assert(cuda::mr::synchronous_resource_with<memory_resource, cuda::mr::device_accessible>);
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """As much of cuda.core 1.2 as a memory resource sees."""
 
 

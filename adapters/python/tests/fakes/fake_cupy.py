@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """As much of CuPy 14 as an allocator sees: streams, memory, and arrays that own it."""
 
 import types

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """As much of numba-cuda 0.30 as an external memory manager sees, in the module numba.cuda."""
 
 import abc

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors of DLPack whose memory graphs keep, also for libraries that allocate through TVM-FFI.
 #pragma once
 
@@ -9,7 +10,7 @@
 #include "escrow/core/stream.hpp"
 #include "escrow/pool/stream_allocator.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // A contiguous tensor of the prototype's `shape` and `dtype` in memory of `memory`, not
 // initialized, for use in `stream`'s order. If the prototype's device is {kDLCUDAHost, 0}, pinned
@@ -68,4 +69,4 @@ class use_for_tvm_ffi {
   DLPackManagedTensorAllocator previous_here_ = nullptr;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A workspace of a scratch_pool for the calls of a cuBLAS handle.
 #pragma once
 
@@ -12,7 +13,7 @@
 #include "escrow/core/stream.hpp"
 #include "escrow/pool/scratch_pool.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // A call of cuBLAS did not succeed.
 class cublas_error : public std::runtime_error {
@@ -86,4 +87,4 @@ class cublas_workspace {
   cudaStream_t previous_ = nullptr;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

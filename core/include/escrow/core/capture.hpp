@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Capture status of a stream; scopes for calls that would invalidate captures, and for calls that
 // create or destroy related graphs.
 #pragma once
@@ -11,7 +12,7 @@
 #include "escrow/core/stream.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // As cudaStreamCaptureStatus. An invalidated capture still has to be ended.
 enum class capture_status { none, active, invalidated };
@@ -104,4 +105,4 @@ class [[nodiscard]] ESCROW_API graph_lifetime_lock {
   ~graph_lifetime_lock();
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exceptions for failed CUDA calls and for incorrect use of Escrow.
 #pragma once
 
@@ -12,7 +13,7 @@
 
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // Replaces std::source_location, which clang 14 with libstdc++ lacks. One type for all compilers,
 // since it is part of function signatures.
@@ -168,4 +169,4 @@ class ESCROW_API usage_error : public std::logic_error, public located_error {
   [[noreturn]] void throw_at(source_location where) const override;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA events: borrowed and owned.
 #pragma once
 
@@ -11,7 +12,7 @@
 #include "escrow/core/stream.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: a borrowed cudaEvent_t. `wait` blocks a stream, `sync` blocks the host, `is_done` polls.
 // Thread safety: any thread may use the event, as in CUDA.
@@ -73,4 +74,4 @@ class ESCROW_API event {
   std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, destroy> event_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

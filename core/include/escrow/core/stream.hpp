@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream arguments: cudaStream_t, cuda::stream_ref and rmm::cuda_stream_view alike.
 #pragma once
 
@@ -15,7 +16,7 @@
 #error "Escrow does not support CUDA_API_PER_THREAD_DEFAULT_STREAM: pass cudaStreamPerThread"
 #endif
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace detail {
 template <class S>
@@ -103,4 +104,4 @@ class stream_at {
   return device;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

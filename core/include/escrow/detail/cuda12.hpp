@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Functions that got other parameters in CUDA 13, with those parameters for CUDA 12, too. There
 // they are templates beside CUDA's own: a call inside namespace escrow is written as for CUDA 13.
 #pragma once
@@ -13,7 +14,7 @@
 #endif
 
 #if CUDART_VERSION < 13000
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 #define ESCROW_AS_IN_CUDA_13(name, its_name)                         \
   template <class... Given>                                          \
@@ -29,5 +30,5 @@ ESCROW_AS_IN_CUDA_13(cudaStreamGetCaptureInfo, cudaStreamGetCaptureInfo_v3)
 ESCROW_AS_IN_CUDA_13(cudaStreamUpdateCaptureDependencies, cudaStreamUpdateCaptureDependencies_v2)
 #undef ESCROW_AS_IN_CUDA_13
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2
 #endif

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A value that its first user makes.
 #pragma once
 
@@ -8,7 +9,7 @@
 #include "escrow/detail/shared_count.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: holds a T that the first get() makes. If that throws, the next one tries again, which
 //   std::call_once does not do everywhere: under ThreadSanitizer it waits forever.
@@ -43,4 +44,4 @@ class made_once {
   std::optional<T> place_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hands things over between threads by atomics, so that a program's ThreadSanitizer sees it in a
 // library that was built without it.
 #pragma once
@@ -14,7 +15,7 @@ extern "C" {
 // NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp)
 }
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What this thread did so far happens before what a thread does that takes `shared` later: tells
 // ThreadSanitizer what an atomic in the library says. Any thread; also in destroy callbacks.
@@ -35,4 +36,4 @@ template <class Count>
   return true;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Functions of the CUDA driver, which the runtime finds by name; the current device, devices in
 // use, and the consequences of a lost device.
 #pragma once
@@ -8,7 +9,7 @@
 
 struct CUctx_st;
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // The function of that name, with the parameters that it had in that CUDA version. Throws
 // cuda_error.
@@ -79,4 +80,4 @@ class [[nodiscard]] ESCROW_API device_scope {
 // reports as unused may be in use. The current device must be in use. Capture-safe. Any thread.
 [[nodiscard]] bool may_work_go_on_untold() noexcept;
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Queries that the shared CUDA runtime serializes, asked of the driver: see driver.cpp.
 #pragma once
 
@@ -8,7 +9,7 @@
 #include "escrow/core/stream.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // As cudaStreamIsCapturing. 0.02 to 0.03 us, also on many threads, where the shared runtime takes
 // 0.1 alone and 1.5 on 16 threads. A failure of the driver's leaves the caller's last error as it
@@ -39,4 +40,4 @@ cudaError_t record_behind(cudaStream_t launched_on, cudaEvent_t event) noexcept;
 void begin_destroy_callbacks() noexcept;
 void end_destroy_callbacks() noexcept;
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graph and capture properties that CUDA reports only indirectly.
 #pragma once
 
@@ -9,7 +10,7 @@
 
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // The capture id of `graph`, which no other graph ever gets, while handles are reused. Works for
 // every graph: captured, created, cloned, in a child node, the body of a conditional node, or being
@@ -51,4 +52,4 @@ struct graph_edges {
 // Throws cuda_error, std::bad_alloc.
 [[nodiscard]] graph_edges edges_of(cudaGraph_t graph);
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The JSON text of statistics.
 #pragma once
 
@@ -9,7 +10,7 @@
 
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // An object with these members, in this order, on one line. Names need no escapes. Any thread.
 // Throws std::bad_alloc.
@@ -46,4 +47,4 @@ template <class Range, class Json>
   return text + "]";
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

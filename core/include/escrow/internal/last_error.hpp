@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls that may fail in normal operation, and the caller's last error, which stays.
 #pragma once
 
@@ -8,7 +9,7 @@
 
 #include "escrow/core/error.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // A failed call replaces the thread's last error, and nothing puts an earlier one back. So where a
 // failure is no surprise, one asks first whether there is one, and then calls in another way: a
@@ -38,4 +39,4 @@ cudaError_t call_aside(Call call) noexcept {
   return status;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An object that lives until the process ends.
 #pragma once
 
@@ -5,7 +6,7 @@
 
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: holds a T that is constructed in place and never destroyed. For process-wide objects:
 //   during exit other threads may still use them, static destruction order is undefined, and the
@@ -32,4 +33,4 @@ class never_destroyed {
   };
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

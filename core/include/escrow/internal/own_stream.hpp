@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stream that Escrow makes for itself.
 #pragma once
 
@@ -6,7 +7,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // Owns a non-blocking stream of the current device. Its work goes on after its end, as in CUDA.
 // Capture-safe. The constructor throws cuda_error.
@@ -26,4 +27,4 @@ class own_stream {
   cudaStream_t made_ = nullptr;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

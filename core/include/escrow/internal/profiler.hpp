@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranges and thread names for profilers: NVTX 3, if the CMake option ESCROW_NVTX is on.
 #pragma once
 
@@ -12,7 +13,7 @@
 #define nvtxNameOsThreadA(thread, name) static_cast<void>(name)
 #endif
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // Shows its lifetime as a range of its thread. `name`: a string literal. Not for destroy callbacks,
 // since a profiler may lock.
@@ -27,4 +28,4 @@ inline void name_this_thread(char const* name) noexcept {
   nvtxNameOsThreadA(static_cast<unsigned>(gettid()), name);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Completion events: cached, recorded with one retry, and queried.
 #pragma once
 
@@ -8,7 +9,7 @@
 
 #include "escrow/core/event.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: a process-wide cache of idle events without timing, one list per device.
 // Thread safety: any thread may call anything. put() happens before the take() that returns the
@@ -68,4 +69,4 @@ enum class recorded_by { any, launcher };
 enum class ready_answer { not_yet, done, gone };
 [[nodiscard]] ready_answer answer_of(cudaError_t query_status) noexcept;
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Retries for cleanup calls.
 #pragma once
 
@@ -7,7 +8,7 @@
 
 #include "escrow/core/error.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // As cudaThreadExchangeStreamCaptureMode, by the driver where it may be: see driver.cpp. The
 // runtime has the driver's mode. Any thread.
@@ -38,4 +39,4 @@ cudaError_t retry_cleanup_relaxed(Call call) noexcept {
   return status;
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lock for critical sections of a few instructions.
 #pragma once
 
@@ -8,7 +9,7 @@
 #include "escrow/detail/shared_count.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: a lock for a few instructions, without blocking calls. Locking costs one read-modify-write
 //   and unlocking one store, a third of std::mutex; a claim must cost little more than one event
@@ -51,4 +52,4 @@ class spin_lock {
   std::atomic<bool> is_locked_{false};
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Destroys objects after the GPU work that uses them, captured or not.
 #pragma once
 
@@ -22,7 +23,7 @@
 #include "escrow/detail/retired_object.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 namespace detail {
 
@@ -240,4 +241,4 @@ class ESCROW_API deleter {
   deleter_core* core_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a deleter is told, and what it tells.
 #pragma once
 
@@ -10,7 +11,7 @@
 
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // How a deleter's worker runs, and whom it tells of errors.
 struct deleter_options {
@@ -54,4 +55,4 @@ struct resource_usage {
   std::size_t bytes = 0;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

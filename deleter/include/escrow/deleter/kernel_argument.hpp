@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernel arguments that own something: the value passed, and the owner that must stay alive.
 #pragma once
 
@@ -8,7 +9,7 @@
 #include "escrow/core/stream.hpp"
 #include "escrow/detail/reclaimable.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // A graph node's share of a pool's slot, from lease::share_with_node(). The slot returns to its
 // pool after its lease and all shares. Movable.
@@ -119,4 +120,4 @@ requires(!self_keeping_argument<T>) struct kernel_argument_traits<std::unique_pt
   }
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

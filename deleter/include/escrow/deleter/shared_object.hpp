@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Objects shared with streams: destroyed after the work of all streams that use them.
 #pragma once
 
@@ -13,7 +14,7 @@
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // Internal: the type-independent part of a make_stream_shared() object. It has one reference for
 // all shares, and one for each use that record_stream() recorded.
@@ -118,4 +119,4 @@ void retain(stream_ref stream, Owner&& owner, source_location where = source_loc
   deleter::global().retire_as("retain", stream, std::forward<Owner>(owner), where);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs that share their scratch: launched one after another, never concurrently.
 #pragma once
 
@@ -18,7 +19,7 @@
 #include "escrow/core/stream.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 struct group_order;
 
@@ -186,4 +187,4 @@ ESCROW_API std::vector<parked_group> park_all(park_options options = {},
 // The same: sharing_group::unpark() for each that is parked.
 ESCROW_API std::vector<parked_group> unpark_all(source_location where = source_location::current());
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

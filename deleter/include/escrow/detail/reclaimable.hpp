@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A reference-counted thing with a ready event, which a deleter reclaims.
 #pragma once
 
@@ -12,7 +13,7 @@
 #include "escrow/detail/shared_count.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 class deleter_accounts;
 class deleter_core;
@@ -211,4 +212,4 @@ ESCROW_LOCAL inline void pin_this_module() noexcept {
   static_cast<void>(is_pinned);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A reclaimable that stores an owner of any type.
 #pragma once
 
@@ -14,7 +15,7 @@
 #include "escrow/detail/use_clock.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // An owner: its destructor frees what it owns. Moved once, destroyed on the worker.
 template <class T>
@@ -137,4 +138,4 @@ class alignas(64) retired_object final : public reclaimable {
 // Two cache lines, since it moves between the cores of the worker and of the retiring thread.
 static_assert(sizeof(retired_object) == 128);
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which accesses to a stream's leased resources came before a record of the stream.
 #pragma once
 
@@ -8,7 +9,7 @@
 
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: a number for each stream, which grows before each record that may cover leases: that of a
 //   retirement, and that of a graph which keeps a lease. A lease notes the number at its claim and
@@ -35,4 +36,4 @@ class ESCROW_API use_clock {
   static std::array<number, count> numbers_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

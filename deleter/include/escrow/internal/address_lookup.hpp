@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an address is in, of the memory that pools have and had: the pools' part answers audit().
 #pragma once
 
@@ -8,7 +9,7 @@
 
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 struct group_order;
 
@@ -59,4 +60,4 @@ class address_lookup {
   }
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

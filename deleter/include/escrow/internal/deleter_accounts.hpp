@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a deleter reports, leaks and counts.
 #pragma once
 
@@ -12,7 +13,7 @@
 
 #include "escrow/detail/reclaimable.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: the part of a deleter that reports errors, leaks things, and counts. All others use it.
 // Thread safety: any thread. Lifetime: the deleter_core's.
@@ -69,4 +70,4 @@ class deleter_accounts {
   std::atomic<std::uint64_t> errors_{0};
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of a deleter that outlives it: queues, store, worker, counts.
 #pragma once
 
@@ -28,7 +29,7 @@
 #include "escrow/internal/release_queue.hpp"
 #include "escrow/internal/wakeup.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: receives all releases of one deleter. Everything that can still push has a use of it: the
 //   deleter, every reclaimable, every pool. The worker frees it after the last use was dropped.
@@ -207,4 +208,4 @@ void deleter_core::recycle_until(Enough is_enough) noexcept {
   static_cast<void>(is_enough());
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

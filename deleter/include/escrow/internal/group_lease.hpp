@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Leases of sharing groups, and where in a graph each of them is claimed and released.
 #pragma once
 
@@ -18,7 +19,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/launch_order.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 class deleter_core;
 
@@ -184,4 +185,4 @@ using lease_spans = std::list<lease_span>;
 // In words: its pool and the line of its claim. Throws std::bad_alloc.
 [[nodiscard]] std::string name_of(group_lease const& lease);
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Eager work between the launches of a sharing group.
 #pragma once
 
@@ -10,7 +11,7 @@
 #include "escrow/internal/group_lease.hpp"
 #include "escrow/internal/launch_order.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: a sharing_group::run() that is under way on this thread.
 // Thread safety: its thread's.
@@ -37,4 +38,4 @@ class group_scope {
   group_scope* const outer_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

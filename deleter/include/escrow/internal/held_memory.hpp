@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What memory graphs hold: for audits.
 #pragma once
 
@@ -7,7 +8,7 @@
 
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 struct group_order;
 
@@ -32,4 +33,4 @@ struct held_memory {
   }
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What keeps the sets of captured graphs in place of their user objects.
 #pragma once
 
@@ -10,7 +11,7 @@
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 class reference_set;
 using reference_sets = std::vector<ref<reference_set>>;
@@ -38,4 +39,4 @@ class kept_sets : public std::enable_shared_from_this<kept_sets> {
   reference_sets sets_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

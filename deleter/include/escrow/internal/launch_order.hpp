@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The end of a launch, and the order of launches that may write the same resources.
 #pragma once
 
@@ -16,7 +17,7 @@
 #include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/ready_event.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What is known of the end of a launch, and what each call then does. A launch on the same stream
 // goes on in each state: the stream orders it, whoever launches.
@@ -150,4 +151,4 @@ struct group_order final : launch_order {
   std::uint64_t stream_waits = 0;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

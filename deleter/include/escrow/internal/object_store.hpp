@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pooled storage for retired owners, and the queue of eager retirements.
 #pragma once
 
@@ -10,7 +11,7 @@
 #include "escrow/internal/release_queue.hpp"
 #include "escrow/internal/spin_lock.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // Storage and queues of eager retirements, sharded into shelves by stream, so that each costs two
 // short locks and shares no cache line with other streams. Destroy callbacks use the release queue
@@ -57,4 +58,4 @@ class object_store {
   std::array<shelf, shelf_count> shelves_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

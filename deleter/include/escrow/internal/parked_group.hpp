@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sharing groups that are parked, and calls that must not begin meanwhile.
 #pragma once
 
@@ -6,7 +7,7 @@
 
 #include "escrow/internal/launch_order.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // Throws usage_error: `call` needs the memory of the group.
 [[noreturn]] void refuse_parked(char const* call, group_order const& group);
@@ -38,4 +39,4 @@ class group_pins {
 // The oldest first. Any thread. Throws std::bad_alloc.
 [[nodiscard]] std::vector<std::shared_ptr<group_order>> all_groups();
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

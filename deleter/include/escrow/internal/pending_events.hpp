@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Things that wait for their ready event; used by the worker.
 #pragma once
 
@@ -9,7 +10,7 @@
 #include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/release_queue.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // Queries a ready event; twice before the answer `gone`, because the thing is leaked then. Reports
 // the first error of each thing to `its`. The thread is in Relaxed capture mode.
@@ -45,4 +46,4 @@ class pending_events {
   std::uint64_t size_ = 0;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

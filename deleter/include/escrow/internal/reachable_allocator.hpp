@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that LeakSanitizer finds although its pointers are hidden from it.
 #pragma once
 
@@ -8,7 +9,7 @@
 #include "escrow/internal/never_destroyed.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: an allocator whose memory LeakSanitizer finds: Boost.Lockfree has tags in the upper bits of
 //   its pointers. Each piece is in a list of the process until it is deallocated.
@@ -59,4 +60,4 @@ class reachable_allocator {
   static inline constinit never_destroyed<list> all{};
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lane that any thread may process: closed reference sets, shares of slots, deferred releases.
 #pragma once
 
@@ -14,7 +15,7 @@
 #include "escrow/internal/reference_set.hpp"
 #include "escrow/internal/release_queue.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // Runs no user destructor, so a claim that finds no slot can process it while the worker is
 // blocked.
@@ -64,4 +65,4 @@ class recycle_lane {
   std::uint64_t epoch_ = 0;                // that thread's
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

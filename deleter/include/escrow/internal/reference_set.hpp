@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a graph holds for a deleter, behind one CUDA user object; and the registry of these sets.
 #pragma once
 
@@ -29,7 +30,7 @@
 #include "escrow/internal/never_destroyed.hpp"
 #include "escrow/internal/ready_event.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: the slots and owners that one graph holds for one deleter. The first claim or retire in a
 //   capture creates the set and its user object; later ones append without a CUDA call. Escrow's
@@ -382,4 +383,4 @@ class graph_registry {
   std::unordered_set<reference_set*> sets_;  // all
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

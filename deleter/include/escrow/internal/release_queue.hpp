@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The release queue: many producers, one consumer at a time; based on Boost.Lockfree.
 #pragma once
 
@@ -15,7 +16,7 @@
 #include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/reachable_allocator.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // An intrusive FIFO list: never allocates. One thread at a time. An element is in one list at most.
 class release_list {
@@ -141,4 +142,4 @@ class release_queue {
   std::size_t capacity_ = 0;  // nodes that Boost has, free or in the stack
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

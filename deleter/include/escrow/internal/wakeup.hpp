@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a pusher wakes the sleeping worker, and how process exit ends passes.
 #pragma once
 
@@ -7,7 +8,7 @@
 
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // One word: whether the worker sleeps.
 //   pusher: push; notify()      worker: if (try_sleep(is_empty)) wait_for_notify()
@@ -112,4 +113,4 @@ class shutdown_gate {
   std::atomic<int> begun_{0};
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

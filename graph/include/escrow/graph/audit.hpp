@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Audits: addresses in a graph of memory that the graph does not keep.
 #pragma once
 
@@ -13,7 +14,7 @@
 #include "escrow/graph/graph.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What is wrong with an address in a graph:
 //     not_held           of a slot of a pool that no graph holds: it is free, or a lease has it
@@ -60,4 +61,4 @@ struct audit_finding {
 //     lease has, and not the graph; give the lease to launch(), or claim in the capture
 [[nodiscard]] ESCROW_API std::string describe(std::span<audit_finding const> findings);
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One executable graph for many graphs of equal shape, which are launched one at a time.
 #pragma once
 
@@ -15,7 +16,7 @@
 #include "escrow/graph/graph_exec.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What an exec_set has. How much device memory its execs take is not known: CUDA tells it of no
 // exec, and the free memory before and after says little, since CUDA keeps what earlier execs had.
@@ -90,4 +91,4 @@ class ESCROW_API exec_set {
   std::unique_ptr<state> state_;  // null if moved from
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

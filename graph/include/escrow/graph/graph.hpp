@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An owned CUDA graph, and stream capture into one.
 #pragma once
 
@@ -15,7 +16,7 @@
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 class deleter;
 class graph_core;
@@ -182,4 +183,4 @@ template <std::invocable<stream_ref> Enqueue>
   return scope.end(where);
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An owned executable graph that launches as fast as one whose graph holds nothing, and a launcher
 // on one stream, without an event record for each launch.
 #pragma once
@@ -16,7 +17,7 @@
 #include "escrow/graph/graph.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 class exec_set;
 class stream_launcher;
@@ -222,4 +223,4 @@ class ESCROW_API stream_launcher {
   graph_exec exec_;   // moved from: released, or this was
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

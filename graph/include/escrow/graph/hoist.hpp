@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For code that instantiates and launches by itself: the graph's references, owned by the caller.
 #pragma once
 
@@ -16,7 +17,7 @@
 #include "escrow/graph/graph.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: the references that hoist() took off a graph. The graph holds nothing any more, so execs of
 //   it are bare; keep this object until the last launch of everything created from the graph is
@@ -115,4 +116,4 @@ class ESCROW_API hoisted {
                                        std::vector<cudaGraph_t> const& bodies = {},
                                        source_location where = source_location::current());
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

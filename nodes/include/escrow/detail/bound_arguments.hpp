@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a kernel gets for its arguments, and what of them is kept until it is done.
 #pragma once
 
@@ -16,7 +17,7 @@
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/detail/retired_object.hpp"
 
-namespace escrow::inline v0_1::detail {
+namespace escrow::inline v0_2::detail {
 
 // What the kernel gets for an argument.
 template <class T>
@@ -279,4 +280,4 @@ class bound_arguments {
   std::tuple<share<Arguments>...> shares_;
 };
 
-}  // namespace escrow::inline v0_1::detail
+}  // namespace escrow::inline v0_2::detail

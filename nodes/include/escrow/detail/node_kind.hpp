@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kind of node: what CUDA is told of a node, and what the node keeps alive.
 #pragma once
 
@@ -19,7 +20,7 @@
 #include "escrow/nodes/launch.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 class graph_core;
 
@@ -197,4 +198,4 @@ inline auto event_kind(cudaGraphNodeType type, event_ref event, source_location 
 }
 
 }  // namespace detail
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Building graphs by hand: places where nodes are added, and nodes that are changed.
 #pragma once
 
@@ -16,7 +17,7 @@
 #include "escrow/nodes/node_kinds.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 class allocation;
 class conditional_node;
@@ -283,4 +284,4 @@ void set(graph_exec& exec, node const& changed, Kind kind, source_location where
   });
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

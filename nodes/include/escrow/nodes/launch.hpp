@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels that keep the code they are in, loaded at run time or not, and launching one whose
 // arguments stay alive until it is done, captured or not.
 #pragma once
@@ -19,7 +20,7 @@
 #include "escrow/deleter/deleter.hpp"
 #include "escrow/detail/bound_arguments.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What: a kernel, with a share of the library that it was found in, or of what keeps it loaded.
 // Lifetime: the code stays loaded as long as a kernel of it is there, and launches, nodes and
@@ -223,4 +224,4 @@ void launch(detail::stream_at on, void (*launched)(Parameters...), launch_config
   });
 }
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

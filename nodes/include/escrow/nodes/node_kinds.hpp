@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kinds of nodes, as values: what CUDA is told of a node, with what the node keeps alive.
 #pragma once
 
@@ -15,7 +16,7 @@
 #include "escrow/nodes/launch.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 class graph;
 class graph_core;
@@ -227,4 +228,4 @@ struct conditional_kind {
 [[nodiscard]] ESCROW_API conditional_kind switch_node(
     condition const& tested, unsigned bodies, source_location where = source_location::current());
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The type-independent part of a pool, and its resources.
 #pragma once
 
@@ -22,7 +23,7 @@
 #include "escrow/detail/use_clock.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 class arena;
 class slot_pool;
@@ -270,4 +271,4 @@ class ESCROW_API claimer_slots {
   stream_use on_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claims for one stream at the price of two queries.
 #pragma once
 
@@ -10,7 +11,7 @@
 #include "escrow/detail/slot_pool.hpp"
 #include "escrow/pool/lease.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // Claims resources of a pool for one stream: resource_pool::on(). Works as the pool's claim(stream)
 // and the leases' release(), but claims again without an event what was released on the stream.
@@ -82,4 +83,4 @@ class claimer {
   slot_functions<T> const* functions_;  // owned by the slot_pool
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

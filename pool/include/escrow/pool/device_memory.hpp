@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Owners of memory, and where it comes from.
 #pragma once
 
@@ -14,7 +15,7 @@
 #include "escrow/deleter/kernel_argument.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // As cudaMalloc, for memory of the current device that device_free() frees beside running work. It
 // is usable on every stream at once, and by each device that can, without
@@ -165,4 +166,4 @@ struct kernel_argument_traits<device_buffer<T>> {
   static T* device_value(device_buffer<T> const& buffer) noexcept { return buffer.data(); }
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The right to use a pool's resource, until its release.
 #pragma once
 
@@ -11,7 +12,7 @@
 #include "escrow/detail/slot_pool.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 class scratch_claimer;
 class scratch_pool;
@@ -139,4 +140,4 @@ struct kernel_argument_traits<lease<T>> {
   static slot_share owner_for_node(lease<T>& claimed) { return claimed.share_with_node(); }
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the process's memory is held by.
 #pragma once
 
@@ -12,7 +13,7 @@
 #include "escrow/pool/scratch_pool.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // What Escrow has taken of a device: `reserved`, `ranges` and `arenas` together. What pools have
 // from other sources comes on top: see pool_memory::source.
@@ -116,4 +117,4 @@ struct memory_report {
 // Throws std::bad_alloc.
 [[nodiscard]] ESCROW_API std::string to_json(memory_report const& report);
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

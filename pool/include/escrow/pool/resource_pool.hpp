@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools of resources that are claimed for a stream and released, captured or not.
 #pragma once
 
@@ -23,7 +24,7 @@
 #include "escrow/pool/lease.hpp"    // IWYU pragma: export
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // Options of a pool, which copies them. The deleter may be destroyed before the pool.
 struct pool_options {
@@ -310,4 +311,4 @@ class resource_pool {
   slot_pool::owned slots_;
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

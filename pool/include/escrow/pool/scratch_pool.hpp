@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scratch memory of any size, claimed for a stream.
 #pragma once
 
@@ -20,7 +21,7 @@
 #include "escrow/pool/resource_pool.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // How much memory a scratch_pool keeps, and where it comes from.
 struct scratch_policy {
@@ -283,4 +284,4 @@ class ESCROW_API scratch_pools {
   std::vector<made_once<scratch_pool>> places_;  // by device
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

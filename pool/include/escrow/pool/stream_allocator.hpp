@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocates and frees device memory by its address, in stream order, captured or not.
 #pragma once
 
@@ -9,7 +10,7 @@
 #include "escrow/pool/scratch_pool.hpp"
 #include "escrow/version.hpp"
 
-namespace escrow::inline v0_1 {
+namespace escrow::inline v0_2 {
 
 // A scratch_pool for interfaces that give memory back by its address: memory resources, allocators
 // of frameworks, C. Where you can keep a lease, use the pool itself.
@@ -107,4 +108,4 @@ class ESCROW_API stream_allocator {
   std::shared_ptr<state> state_;  // never null
 };
 
-}  // namespace escrow::inline v0_1
+}  // namespace escrow::inline v0_2

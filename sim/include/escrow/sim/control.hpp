@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the simulated runtime runs: free, with real threads, or stepped, one seeded choice at a time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is alive in the simulated runtime: the leak check of every test.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Faults: the n-th call fails, a named call fails, a device fails for good.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of the simulated runtime: host functions that stand in for device code.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Code that the simulated runtime loads as a library: named host functions in a cubin's place.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA 13.3's recapture, also for a program that is compiled with older headers.
 #pragma once
 

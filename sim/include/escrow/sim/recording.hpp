@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which API calls were made: the sites where a fault can be injected.
 #pragma once
 
