@@ -229,6 +229,13 @@ void graph_core::set(cudaGraphNode_t changed, cudaGraphNodeParams& params,
   give_attributes(changed, attributes);
 }
 
+ref<retired_object> graph_core::owner_of(cudaGraphNode_t node) const noexcept {
+  auto const is_its = [node](kept_owner const& each) { return each.node == node; };
+  auto const last = std::find_if(payloads_.rbegin(), payloads_.rend(), is_its);
+  if (last == payloads_.rend() || last->owner == nullptr) return {};
+  return ref<retired_object>(*last->owner);
+}
+
 bool graph_core::has_body(std::uint64_t number) const noexcept {
   auto const is_it = [number](body const& each) { return each.number == number; };
   return number == 0 || std::ranges::any_of(bodies, is_it);

@@ -88,6 +88,9 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   // std::bad_alloc.
   void copy_payloads(graph_core& original);
 
+  // What the graph keeps for the node; null: nothing.
+  [[nodiscard]] ref<retired_object> owner_of(cudaGraphNode_t node) const noexcept;
+
   // Bodies of conditional nodes added by hand, also nested ones.
   struct body {
     cudaGraphNode_t of;

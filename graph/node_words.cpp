@@ -5,6 +5,7 @@
 #include <cuda.h>
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -87,6 +88,27 @@ void node_words::read_kernel(cudaGraphNode_t node) {
                                   : buffer + its.parameters[i].offset;
     read_argument(bytes, i, its);
   }
+}
+
+kernel_arguments node_words::arguments_of(cudaGraphNode_t node) {
+  CUDA_KERNEL_NODE_PARAMS params{};
+  check_driver(driver().params(node, &params), "cuGraphKernelNodeGetParams");
+  kernel_layout const& its = layout_of(params.func, params.kern);
+  char const* const buffer = buffer_in(params.extra);
+  kernel_arguments read{.kernel = params.kern,
+                        .grid = {params.gridDimX, params.gridDimY, params.gridDimZ},
+                        .block = {params.blockDimX, params.blockDimY, params.blockDimZ},
+                        .shared_bytes = params.sharedMemBytes};
+  for (std::size_t i = 0; i < its.parameters.size(); ++i) {
+    auto const [offset, length] = its.parameters[i];
+    auto const* const from = params.kernelParams != nullptr
+                                 ? static_cast<std::byte const*>(params.kernelParams[i])
+                                 : reinterpret_cast<std::byte const*>(buffer + offset);
+    read.offsets.push_back(offset);
+    read.bytes.resize(std::max(read.bytes.size(), offset + length));
+    std::copy_n(from, length, read.bytes.begin() + static_cast<std::ptrdiff_t>(offset));
+  }
+  return read;
 }
 
 void node_words::read_argument(char const* bytes, std::size_t argument, kernel_layout const& its) {

@@ -12,6 +12,16 @@
 
 namespace escrow::inline v0_2 {
 
+// What a kernel's node was given.
+struct kernel_arguments {
+  std::vector<std::byte> bytes = {};      // all of them, as the kernel has them
+  std::vector<std::size_t> offsets = {};  // of each
+  void* kernel = nullptr;                 // a cudaKernel_t; null: a function
+  dim3 grid = {};
+  dim3 block = {};
+  unsigned shared_bytes = 0;
+};
+
 // What: the words of nodes, and what is known of kernels, each asked for once.
 // Thread safety: one thread at a time.
 // Lifetime: of one walk through graphs that are not changed meanwhile.
@@ -39,6 +49,9 @@ class node_words {
   // Those of a node of that type; none of other types. The next call replaces them. Source:
   // cuGraphKernelNodeGetParams, cudaGraphMemcpyNodeGetParams, cudaGraphMemsetNodeGetParams.
   [[nodiscard]] std::vector<word> const& of(cudaGraphNode_t node, cudaGraphNodeType type);
+
+  // Of a kernel's node. Source: cuGraphKernelNodeGetParams, cuFuncGetParamInfo.
+  [[nodiscard]] kernel_arguments arguments_of(cudaGraphNode_t node);
 
  private:
   struct driver_functions;

@@ -4,13 +4,54 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <mutex>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "escrow/deleter/shared_object.hpp"
 #include "escrow/internal/deleter_core.hpp"
+#include "escrow/internal/never_destroyed.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_2 {
+
+namespace {
+
+// What: the kernels that library::find() has returned, of libraries that are loaded.
+// Thread safety: any thread.
+// Lifetime: of the process.
+// Errors: note() throws std::bad_alloc, and has noted nothing then.
+class known_kernels {
+ public:
+  static known_kernels& global() {
+    static never_destroyed<known_kernels> its;
+    return *its;
+  }
+  // `of`: its library's list.
+  void note(cudaKernel_t kernel, std::weak_ptr<void const> its, std::vector<cudaKernel_t>& of) {
+    std::lock_guard const lock(mutex_);
+    of.reserve(of.size() + 1);
+    if (all_.try_emplace(kernel, std::move(its)).second) of.push_back(kernel);
+  }
+  [[nodiscard]] std::shared_ptr<void const> library_of(cudaKernel_t kernel) const {
+    std::lock_guard const lock(mutex_);
+    auto const known = all_.find(kernel);
+    return known == all_.end() ? nullptr : known->second.lock();
+  }
+  void forget(std::vector<cudaKernel_t> const& kernels) noexcept {
+    std::lock_guard const lock(mutex_);
+    for (cudaKernel_t const each : kernels) all_.erase(each);
+  }
+
+ private:
+  mutable std::mutex mutex_;  // guards the map, and each library's list
+  std::unordered_map<cudaKernel_t, std::weak_ptr<void const>> all_;
+};
+
+}  // namespace
 
 // Shared by a `library`, its kernels, and the launches and graphs of those. It ends on the
 // deleter's worker, whichever thread drops the last share; an error of cudaLibraryUnload goes to
@@ -19,6 +60,7 @@ struct ESCROW_LOCAL library::loaded_code {
   explicit loaded_code(deleter_core& its) noexcept : core(its) {}
   loaded_code(loaded_code&&) = delete;
   ~loaded_code() {
+    known_kernels::global().forget(found);
     if (handle == nullptr) return;
     cudaError_t const status = retry_cleanup([this] { return cudaLibraryUnload(handle); });
     if (status != cudaSuccess) core.report(status, "cudaLibraryUnload");
@@ -26,6 +68,7 @@ struct ESCROW_LOCAL library::loaded_code {
 
   deleter_core& core;  // alive as long as what it is to destroy
   cudaLibrary_t handle = nullptr;
+  mutable std::vector<cudaKernel_t> found;  // by find(); guarded by known_kernels
 };
 
 namespace {
@@ -183,7 +226,21 @@ kernel library::find(std::string const& name, source_location where) const {
     cudaKernel_t found = nullptr;
     cudaError_t const status = cudaLibraryGetKernel(&found, loaded_->handle, name.c_str());
     if (status != cudaSuccess) refuse_name(status, name);
-    return kernel(std::shared_ptr<void const>(loaded_, reinterpret_cast<void const*>(found)));
+    std::shared_ptr<void const> its(loaded_, reinterpret_cast<void const*>(found));
+    known_kernels::global().note(found, its, loaded_->found);
+    return kernel(std::move(its));
+  });
+}
+
+kernel kernel::from(cudaKernel_t found, source_location where) {
+  constexpr char const* call = "kernel::from";
+  return detail::called_at(call, where, [&] {
+    std::shared_ptr<void const> its = known_kernels::global().library_of(found);
+    if (its == nullptr) {
+      throw usage_error(call, "no library::find() has returned the kernel, or its library ends",
+                        "pass what keeps it loaded: kernel(handle, owner)");
+    }
+    return kernel(std::move(its));
   });
 }
 

@@ -29,7 +29,7 @@ READING_ORDER = {
     " uncovered captured arena_claims arena_parking lifecycle describe memory_report memory_report_text stream_allocator",
     "graph": "audited_call graph_tree kernel_attributes graph_core kept_leases graph_shape graph_survey holding group_run group_park graph node_words audit refuse_audited hoist graph_exec exec_state exec_changes"
     " exec_set stream_launcher",
-    "nodes": "bound_arguments launch node_kind node_kinds node_notes build node",
+    "nodes": "bound_arguments launch node_kind any_kind node_kinds node_notes build node read_node",
     "sim": "control recording kernel library recapture cuda12_names guard slots handles recycled work objects edges state thread"
     " graphs conditionals graph_memory counts memory address_ranges libraries ops runner_shared faults runner_free runner_stepped runner reset"
     " call driver_call driver_kernels kernels nodes families ends recaptures captures streams launch execs"

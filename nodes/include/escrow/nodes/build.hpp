@@ -14,6 +14,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/graph/graph.hpp"
 #include "escrow/graph/graph_exec.hpp"
+#include "escrow/nodes/any_kind.hpp"
 #include "escrow/nodes/node_kinds.hpp"
 #include "escrow/version.hpp"
 
@@ -145,6 +146,11 @@ class ESCROW_API node : public graph_builder_ref {
   friend bool operator==(node const& one, node const& other) noexcept {
     return one.after_ == other.after_;
   }
+
+  // What it is and keeps now, as a kind that add() takes, of this graph or another. Not of a child
+  // graph, of an empty, conditional, alloc or free node: usage_error. What plain CUDA calls gave it
+  // has no owner, nor has what a hoisted graph kept: read before hoist().
+  [[nodiscard]] any_kind kind(source_location where = source_location::current()) const;
 
   // The nodes that this one waits for, also if only for their beginning. Source:
   // cudaGraphNodeGetDependencies.

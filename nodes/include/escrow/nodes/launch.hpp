@@ -53,6 +53,11 @@ class kernel {
   // cudaErrorInvalidResourceHandle): load its code with cuLibraryLoadData, or library::load, and
   // find the kernel there.
   kernel(cudaFunction_t, auto&&...) = delete;
+  // A kernel that library::find() has returned, by its handle, with a share of the library. Throws
+  // usage_error if there is none, or its library ends. Any thread.
+  [[nodiscard]] ESCROW_API static kernel from(cudaKernel_t found,
+                                              source_location where = source_location::current());
+
   // What cudaLaunchKernel and kernel nodes take.
   [[nodiscard]] void const* get() const noexcept { return function_.get(); }
   // A share of the library, or owner, that the kernel keeps; null for one that is linked in.

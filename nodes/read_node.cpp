@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading nodes back: parameters by CUDA's calls, owners from the graph.
+#include "escrow/nodes/any_kind.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "escrow/core/error.hpp"
+#include "escrow/internal/driver.hpp"
+#include "escrow/internal/last_error.hpp"
+#include "escrow/nodes/build.hpp"
+#include "graph_core.hpp"
+#include "node_words.hpp"
+
+namespace escrow::inline v0_2 {
+
+struct any_kind::content {
+  cudaGraphNodeParams params{};
+  kernel_arguments arguments;   // of a kernel
+  std::vector<void*> pointers;  // to these
+  std::vector<cudaLaunchAttribute> attributes;
+  ref<retired_object> owner;
+};
+
+namespace {
+
+// Those that nodes take (measured), but for what only the device uses.
+constexpr std::array read_attributes{
+    cudaLaunchAttributeAccessPolicyWindow, cudaLaunchAttributeCooperative,
+    cudaLaunchAttributeClusterDimension,   cudaLaunchAttributePriority,
+    cudaLaunchAttributeMemSyncDomainMap,   cudaLaunchAttributeMemSyncDomain};
+
+std::vector<cudaLaunchAttribute> attributes_of(cudaGraphNode_t node) {
+  std::vector<cudaLaunchAttribute> found;
+  for (cudaLaunchAttributeID const id : read_attributes) {
+    cudaLaunchAttribute read{};
+    read.id = id;
+    check(cudaGraphKernelNodeGetAttribute(node, id, &read.val), "cudaGraphKernelNodeGetAttribute");
+    constexpr cudaLaunchAttributeValue unset{};
+    // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison,cert-*): all its bytes
+    if (std::memcmp(&read.val, &unset, sizeof unset) != 0) found.push_back(read);
+  }
+  return found;
+}
+
+void* function_of(cudaGraphNode_t node, kernel_arguments const& read) {
+  cudaKernelNodeParams params{};
+  cudaError_t const status = cudaGraphKernelNodeGetParams(node, &params);
+  if (succeeded(status)) return params.func;
+  // The runtime knows no function of a driver's module.
+  if (status == cudaErrorInvalidDeviceFunction && read.kernel != nullptr) return read.kernel;
+  if (status == cudaErrorInvalidDeviceFunction) {
+    throw usage_error("node::kind", "the node's kernel is a function of a driver's module",
+                      "load its code by library::load or cuLibraryLoadData");
+  }
+  throw cuda_error(status, "cudaGraphKernelNodeGetParams");
+}
+
+void read_kernel(cudaGraphNode_t node, cudaGraphNodeParams& params, kernel_arguments& arguments) {
+  arguments = node_words().arguments_of(node);
+  params.kernel.func = function_of(node, arguments);
+  params.kernel.gridDim = arguments.grid;
+  params.kernel.blockDim = arguments.block;
+  params.kernel.sharedMemBytes = arguments.shared_bytes;
+}
+
+void read_memset(cudaGraphNode_t node, cudaGraphNodeParams& params) {
+  cudaMemsetParams its{};
+  check(cudaGraphMemsetNodeGetParams(node, &its), "cudaGraphMemsetNodeGetParams");
+  params.memset.dst = its.dst;
+  params.memset.pitch = its.pitch;
+  params.memset.value = its.value;
+  params.memset.elementSize = its.elementSize;
+  params.memset.width = its.width;
+  params.memset.height = its.height;
+}
+
+void read_host(cudaGraphNode_t node, cudaGraphNodeParams& params) {
+  cudaHostNodeParams its{};
+  check(cudaGraphHostNodeGetParams(node, &its), "cudaGraphHostNodeGetParams");
+  params.host.fn = its.fn;
+  params.host.userData = its.userData;
+}
+
+}  // namespace
+
+cudaGraphNodeType any_kind::type() const noexcept {
+  return read_->params.type;
+}
+
+bool any_kind::has_owner() const noexcept {
+  return static_cast<bool>(read_->owner);
+}
+
+cudaGraphNodeParams const& any_kind::params() const noexcept {
+  return read_->params;
+}
+
+detail::node_draft any_kind::draft(char const* call, graph_core& core) const {
+  detail::node_draft made{read_->params, {}, read_->attributes};
+  if (!read_->owner) return made;
+  made.payload = detail::payload_of(call, core);
+  made.payload->emplace(read_->owner);
+  return made;
+}
+
+any_kind node::kind(source_location where) const {
+  constexpr char const* call = "node::kind";
+  return detail::called_at(call, where, [&] {
+    graph_core const& core = require(call);
+    auto const read = std::make_shared<any_kind::content>();
+    cudaGraphNodeParams& params = read->params;
+    check(query_type(get(), params.type), "cudaGraphNodeGetType");
+    if (params.type == cudaGraphNodeTypeKernel) {
+      read_kernel(get(), params, read->arguments);
+      for (std::size_t const offset : read->arguments.offsets) {
+        read->pointers.push_back(read->arguments.bytes.data() + offset);
+      }
+      params.kernel.kernelParams = read->pointers.data();
+      read->attributes = attributes_of(get());
+    } else if (params.type == cudaGraphNodeTypeMemset) {
+      read_memset(get(), params);
+    } else if (params.type == cudaGraphNodeTypeMemcpy) {
+      check(cudaGraphMemcpyNodeGetParams(get(), &params.memcpy.copyParams),
+            "cudaGraphMemcpyNodeGetParams");
+    } else if (params.type == cudaGraphNodeTypeHost) {
+      read_host(get(), params);
+    } else if (params.type == cudaGraphNodeTypeEventRecord) {
+      check(cudaGraphEventRecordNodeGetEvent(get(), &params.eventRecord.event),
+            "cudaGraphEventRecordNodeGetEvent");
+    } else if (params.type == cudaGraphNodeTypeWaitEvent) {
+      check(cudaGraphEventWaitNodeGetEvent(get(), &params.eventWait.event),
+            "cudaGraphEventWaitNodeGetEvent");
+    } else {
+      throw usage_error(call,
+                        "the node is a child graph, empty, conditional, or allocates or frees",
+                        "read it by CUDA's calls, and make the kind again: child_node, join(), "
+                        "if_node, alloc_node, free_node");
+    }
+    read->owner = core.owner_of(get());
+    return any_kind(read);
+  });
+}
+
+}  // namespace escrow::inline v0_2
