@@ -51,9 +51,9 @@ bool may_prefer_clusters() {
 }
 
 // In headers from CUDA 12.0, 12.8 and 12.4 on.
-constexpr std::size_t cluster = 4;
-constexpr std::size_t preferred_cluster = 11;
-constexpr std::size_t device_updatable = 13;
+constexpr std::size_t cluster_id = 4;
+constexpr std::size_t preferred_cluster_id = 11;
+constexpr std::size_t device_updatable_id = 13;
 
 bool is_known(CUresult answer) {
   return answer != CUDA_ERROR_INVALID_VALUE && answer != CUDA_ERROR_NOT_SUPPORTED;
@@ -100,8 +100,8 @@ void add_kernel(graph_shape& shape, cudaGraphNode_t handle, std::size_t node) {
     if (is_set[id]) append(shape.attributes, value);  // most are not
   }
   append(shape.attributes, std::array{is_told.to_ulong(), is_set.to_ulong()});
-  if (is_set[device_updatable]) object(shape, node, "can be updated by the device");
-  if (is_set[cluster] && !is_told[preferred_cluster] && may_prefer_clusters()) {
+  if (is_set[device_updatable_id]) object(shape, node, "can be updated by the device");
+  if (is_set[cluster_id] && !is_told[preferred_cluster_id] && may_prefer_clusters()) {
     object(shape, node,
            "runs in clusters, whose preferred size CUDA does not tell and an update keeps");
   }
@@ -138,7 +138,7 @@ void add_clusters(kernel_clusters& to, std::vector<cudaGraphNode_t> const& kerne
   for (cudaGraphNode_t const each : kernels) {
     CUlaunchAttributeValue value{};
     CUresult const result =
-        driver.attribute(each, static_cast<CUlaunchAttributeID>(cluster), &value);
+        driver.attribute(each, static_cast<CUlaunchAttributeID>(cluster_id), &value);
     if (is_known(result)) check_driver(result, "cuGraphKernelNodeGetAttribute");
     auto const& size = value.clusterDim;
     if (size.x != 0) to.all.push_back({to.kernels, {size.x, size.y, size.z}});

@@ -33,15 +33,22 @@ constexpr std::array read_attributes{
     cudaLaunchAttributeClusterDimension,   cudaLaunchAttributePriority,
     cudaLaunchAttributeMemSyncDomainMap,   cudaLaunchAttributeMemSyncDomain};
 
+// What CUDA tells of a node that was given none.
+cudaLaunchAttributeValue usual_value_of(cudaLaunchAttributeID id) {
+  cudaLaunchAttributeValue usual{};
+  if (id == cudaLaunchAttributeMemSyncDomainMap) usual.memSyncDomainMap.remote = 1;
+  return usual;
+}
+
 std::vector<cudaLaunchAttribute> attributes_of(cudaGraphNode_t node) {
   std::vector<cudaLaunchAttribute> found;
   for (cudaLaunchAttributeID const id : read_attributes) {
     cudaLaunchAttribute read{};
     read.id = id;
     check(cudaGraphKernelNodeGetAttribute(node, id, &read.val), "cudaGraphKernelNodeGetAttribute");
-    constexpr cudaLaunchAttributeValue unset{};
+    cudaLaunchAttributeValue const usual = usual_value_of(id);
     // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison,cert-*): all its bytes
-    if (std::memcmp(&read.val, &unset, sizeof unset) != 0) found.push_back(read);
+    if (std::memcmp(&read.val, &usual, sizeof usual) != 0) found.push_back(read);
   }
   return found;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nodes that are read back: what they are, as kinds that are added again, with what they keep.
+#include "graph_nodes.hpp"
 #include "nodes_world.hpp"
 
 namespace escrow::test {
@@ -8,7 +9,7 @@ namespace {
 class NodeKind : public nodes_world {
  protected:
   [[nodiscard]] int cell_after(graph const& of, int cell) {
-    cells.store(0, cell);
+    cells.store(cell, 0);
     graph_exec exec(of);
     run(exec);
     return cells.load(cell);

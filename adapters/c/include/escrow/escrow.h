@@ -32,7 +32,7 @@ extern "C" {
 // The version of this header: 10000 * major + 100 * minor + patch. escrow_version() has that of the
 // library. Before 1.0 a minor version may change the ABI; a patch may add functions, and members at
 // the ends of structs with a `size`.
-#define ESCROW_C_VERSION 100
+#define ESCROW_C_VERSION 200
 int escrow_version(void);
 
 typedef enum escrow_status {
