@@ -137,8 +137,11 @@ void add_clusters(kernel_clusters& to, std::vector<cudaGraphNode_t> const& kerne
   static node_functions const driver;
   for (cudaGraphNode_t const each : kernels) {
     CUlaunchAttributeValue value{};
-    CUresult const result =
-        driver.attribute(each, static_cast<CUlaunchAttributeID>(cluster_id), &value);
+    auto const ask = [&] {
+      return driver.attribute(each, static_cast<CUlaunchAttributeID>(cluster_id), &value);
+    };
+    CUresult result = ask();
+    if (!is_known(result)) result = ask();  // a failure does not repeat
     if (is_known(result)) check_driver(result, "cuGraphKernelNodeGetAttribute");
     auto const& size = value.clusterDim;
     if (size.x != 0) to.all.push_back({to.kernels, {size.x, size.y, size.z}});

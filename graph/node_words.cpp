@@ -139,10 +139,14 @@ node_words::kernel_layout const& node_words::layout_of(void* function, void* ker
     while (true) {
       kernel_layout::parameter next{};
       std::size_t const index = its.parameters.size();
-      CUresult const status =
-          function != nullptr ? driver().of_function(its_function, index, &next.offset, &next.bytes)
-                              : driver().of_kernel(its_kernel, index, &next.offset, &next.bytes);
-      if (status == CUDA_ERROR_INVALID_VALUE) return its;  // it has no more
+      auto const ask = [&] {
+        return function != nullptr
+                   ? driver().of_function(its_function, index, &next.offset, &next.bytes)
+                   : driver().of_kernel(its_kernel, index, &next.offset, &next.bytes);
+      };
+      CUresult status = ask();
+      if (status == CUDA_ERROR_INVALID_VALUE) status = ask();  // a failure does not repeat
+      if (status == CUDA_ERROR_INVALID_VALUE) return its;      // it has no more
       check_driver(status, function != nullptr ? "cuFuncGetParamInfo" : "cuKernelGetParamInfo");
       its.parameters.push_back(next);
     }

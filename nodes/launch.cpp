@@ -232,16 +232,12 @@ kernel library::find(std::string const& name, source_location where) const {
   });
 }
 
-kernel kernel::from(cudaKernel_t found, source_location where) {
-  constexpr char const* call = "kernel::from";
-  return detail::called_at(call, where, [&] {
-    std::shared_ptr<void const> its = known_kernels::global().library_of(found);
-    if (its == nullptr) {
-      throw usage_error(call, "no library::find() has returned the kernel, or its library ends",
-                        "pass what keeps it loaded: kernel(handle, owner)");
-    }
-    return kernel(std::move(its));
-  });
+std::shared_ptr<void const> detail::known_kernel(cudaKernel_t found) {
+  std::shared_ptr<void const> its = known_kernels::global().library_of(found);
+  if (its != nullptr) return its;
+  throw usage_error("kernel::from",
+                    "no library::find() has returned the kernel, or its library ends",
+                    "pass what keeps it loaded: kernel(handle, owner)");
 }
 
 cudaLibrary_t library::get() const noexcept {

@@ -59,11 +59,11 @@ void* function_of(cudaGraphNode_t node, kernel_arguments const& read) {
   if (succeeded(status)) return params.func;
   // The runtime knows no function of a driver's module.
   if (status == cudaErrorInvalidDeviceFunction && read.kernel != nullptr) return read.kernel;
-  if (status == cudaErrorInvalidDeviceFunction) {
-    throw usage_error("node::kind", "the node's kernel is a function of a driver's module",
-                      "load its code by library::load or cuLibraryLoadData");
-  }
-  throw cuda_error(status, "cudaGraphKernelNodeGetParams");
+  throw cuda_error(status, "cudaGraphKernelNodeGetParams", source_location::current(),
+                   status == cudaErrorInvalidDeviceFunction
+                       ? "the kernel is a function of a driver's module, which no node of the "
+                         "runtime has: load its code by library::load or cuLibraryLoadData"
+                       : "");
 }
 
 void read_kernel(cudaGraphNode_t node, cudaGraphNodeParams& params, kernel_arguments& arguments) {

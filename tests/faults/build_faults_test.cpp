@@ -141,6 +141,10 @@ void add_other_kinds(rows& add) {
   });
   add("node, its successors", runs("node::successors"), {one, neighbour},
       [](auto& in) { in.answer = std::to_string(in.first->successors().size()); });
+  add("node, its kind", runs("node::kind"), {one},
+      [](auto& in) { in.answer = in.first->kind().has_owner() ? "an owner" : "no owner"; });
+  add("node, its kind added", runs("graph_builder_ref::add"), {one, adds(2)},
+      [](auto& in) { build(*in.built).add(in.first->kind()); });
   add("node, disabled in an exec", runs("set_enabled"), {one, exec, adds(0)},
       [](auto& in) { set_enabled(*in.exec, *in.first, false); });
   add("node, whether it is enabled", runs("is_enabled"), {one, exec, adds(1)},

@@ -21,6 +21,7 @@ namespace escrow::inline v0_2 {
 // Errors: none; see node::kind().
 class ESCROW_API any_kind {
  public:
+  // The type of its params().
   [[nodiscard]] cudaGraphNodeType type() const noexcept;
   // Whether the graph keeps something for the node: what was given to the kind that it was made of.
   [[nodiscard]] bool has_owner() const noexcept;

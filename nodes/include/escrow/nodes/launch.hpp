@@ -22,6 +22,12 @@
 
 namespace escrow::inline v0_2 {
 
+namespace detail {
+// The kernel's address, with a share of its library. Throws usage_error, in the name of
+// kernel::from.
+[[nodiscard]] ESCROW_API std::shared_ptr<void const> known_kernel(cudaKernel_t found);
+}  // namespace detail
+
 // What: a kernel, with a share of the library that it was found in, or of what keeps it loaded.
 // Lifetime: the code stays loaded as long as a kernel of it is there, and launches, nodes and
 //   graphs that have it. One that was moved from is null, and is not launched.
@@ -55,8 +61,11 @@ class kernel {
   kernel(cudaFunction_t, auto&&...) = delete;
   // A kernel that library::find() has returned, by its handle, with a share of the library. Throws
   // usage_error if there is none, or its library ends. Any thread.
-  [[nodiscard]] ESCROW_API static kernel from(cudaKernel_t found,
-                                              source_location where = source_location::current());
+  [[nodiscard]] static kernel from(cudaKernel_t found,
+                                   source_location where = source_location::current()) {
+    return detail::called_at("kernel::from", where,
+                             [&] { return kernel(detail::known_kernel(found)); });
+  }
 
   // What cudaLaunchKernel and kernel nodes take.
   [[nodiscard]] void const* get() const noexcept { return function_.get(); }
