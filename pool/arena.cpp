@@ -161,6 +161,8 @@ void arena::map(arena_place const& place) {
     std::lock_guard const lock(mutex_);
     if (place.end <= mapped_.load(std::memory_order_relaxed)) return;
   }
+  device_scope const current(device_);
+  relaxed_capture_scope const relaxed;
   std::lock_guard const mapping(mapping_);
   range_.map(place.end);
   std::lock_guard const lock(mutex_);

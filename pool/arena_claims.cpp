@@ -111,21 +111,13 @@ slot* slot_pool::claim_search::slot_at(arena::claimed const& got) {
   if (is_new) in.references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one
   seen.reclaimed_before = reclaimed();
   try {
-    device_scope const device(in.options.device);
-    relaxed_capture_scope const relaxed;
     in.in_arena.its().map(place);
     void* const address = in.in_arena.its().address_of(place);
-    memory_source const from{.allocate =
-                                 [address](void** to, std::size_t) {
-                                   *to = address;
-                                   return cudaSuccess;
-                                 },
-                             .free = [](void*) { return cudaSuccess; }};
     if (is_new) {
-      place.held = new slot(in.owner, of, in.make, &from, bytes);
+      place.held = new slot(in.owner, of, in.make, address, bytes);
       place.held->place_ = &place;
     } else {
-      place.held->resource_ = in.make(of, &from, bytes);
+      place.held->resource_ = in.make(of, address, bytes);
     }
     slot& its = *place.held;
     in.in_arena.bytes.fetch_add(bytes - its.bytes_in_arena_, std::memory_order_relaxed);

@@ -98,7 +98,7 @@ device_block::device_block(std::size_t bytes, memory_source const& source, sourc
 }
 
 device_block::~device_block() {
-  if (data_ == nullptr) return;
+  if (data_ == nullptr || !free_) return;
   if (retry_cleanup_relaxed([this] { return free_(data_); }) == cudaSuccess) return;
   device_store::global().free_later(data_);
 }

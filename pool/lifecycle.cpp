@@ -156,8 +156,8 @@ bool host_wait::go_on(std::chrono::nanoseconds max) {
   return true;
 }
 
-slot::slot(slot_pool& pool, size_class& of, slot_pool::make_function const& make,
-           memory_source const* from, std::size_t bytes)
+slot::slot(slot_pool& pool, size_class& of, slot_pool::make_function const& make, void* in_arena,
+           std::size_t bytes)
     : reclaimable(pool.state_->core, release_lane::destroy, pool.device(),
                   &slot_pool::destroy_slot),
       pool_(pool),
@@ -167,9 +167,9 @@ slot::slot(slot_pool& pool, size_class& of, slot_pool::make_function const& make
   ready_.make();
   unrecorded_.reserve(2);
   also_ready_.reserve(2);
-  if (from == nullptr) booked_.prepare(of.label);
-  resource_ = make(of, from, bytes);
-  if (from == nullptr) booked_.add(*resource_);
+  if (in_arena == nullptr) booked_.prepare(of.label);
+  resource_ = make(of, in_arena, bytes);
+  if (in_arena == nullptr) booked_.add(*resource_);
 }
 
 void booked_slot::tell(known_address& its, std::size_t /*offset*/) const noexcept {

@@ -21,10 +21,10 @@ slot_pool::owned scratch_pool::make_slots(pool_options const& options, scratch_p
         where);
   }
   auto const functions = std::make_shared<slot_functions<device_block> const>();
-  auto make = [functions, source = policy.source](size_class const& of, memory_source const* from,
+  auto make = [functions, source = policy.source](size_class const& of, void* in_arena,
                                                   std::size_t bytes) {
     return std::make_unique<resource_of<device_block>>(*functions, [&] {
-      return from != nullptr ? device_block(bytes, *from) : device_block(of.bytes, source);
+      return in_arena != nullptr ? device_block(in_arena, bytes) : device_block(of.bytes, source);
     });
   };
   return detail::called_at(call, where,

@@ -87,7 +87,7 @@ struct unrecorded_use : stream_use, boost::intrusive::set_base_hook<> {
 struct slot final : reclaimable {
   // Throws std::bad_alloc, cuda_error, and what `make` throws.
   slot(slot_pool& pool, size_class& of, slot_pool::make_function const& make,
-       memory_source const* from = nullptr, std::size_t bytes = 0);
+       void* in_arena = nullptr, std::size_t bytes = 0);
 
   slot_pool& pool_;
   size_class& of_;

@@ -157,9 +157,10 @@ struct claimed_slot {
 class ESCROW_API slot_pool {
  public:
   // Called with the pool's device current and in Relaxed capture mode, possibly concurrently.
-  // `from`: if not null, a scratch_pool's block is from there, and of so many bytes.
+  // `in_arena`: if not null, a scratch_pool's block is there, and of so many bytes; nothing is
+  // called then, and any device may be current.
   using make_function = std::function<std::unique_ptr<resource_base>(
-      size_class const& of, memory_source const* from, std::size_t bytes)>;
+      size_class const& of, void* in_arena, std::size_t bytes)>;
   struct leave_pool {
     void operator()(slot_pool* owned) const noexcept { owned->close_and_leave(); }
   };

@@ -103,9 +103,14 @@ class ESCROW_API device_block {
   [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
 
  private:
+  friend class scratch_pool;
+
+  // Of memory that its arena has.
+  device_block(void* in_arena, std::size_t bytes) noexcept : data_(in_arena), bytes_(bytes) {}
+
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
-  std::function<cudaError_t(void*)> free_;
+  std::function<cudaError_t(void*)> free_;  // empty: the memory is an arena's
 };
 
 // A kernel receives the address; the block itself must be moved into the launch.

@@ -183,7 +183,7 @@ class resource_pool {
         slot_functions<T>{std::move(make), std::move(recycle), std::move(destroy)});
     functions_ = functions.get();
     if (options.host_ordered) functions->require_no_recycle(creating, where);
-    auto make_one = [functions](size_class const&, memory_source const*, std::size_t) {
+    auto make_one = [functions](size_class const&, void*, std::size_t) {
       return std::make_unique<resource_of<T>>(*functions, functions->make);
     };
     slots_ = detail::called_at(creating, where,
