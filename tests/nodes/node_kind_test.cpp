@@ -8,7 +8,7 @@ namespace {
 
 class NodeKind : public nodes_world {
  protected:
-  [[nodiscard]] int cell_after(graph const& of, int cell) {
+  [[nodiscard]] int cell_after(graph const& of, std::size_t cell) {
     cells.store(cell, 0);
     graph_exec exec(of);
     run(exec);
