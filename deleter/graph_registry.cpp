@@ -126,6 +126,12 @@ std::vector<reference_set*> graph_registry::seal(cudaGraph_t graph) {
   return sealed;
 }
 
+std::size_t graph_registry::sets_on(cudaGraph_t graph) const noexcept {
+  std::lock_guard const lock(mutex_);
+  entry const* const found = find(graph);
+  return found == nullptr ? 0 : found->sets.size();
+}
+
 bool graph_registry::is_sealed(reference_set const& set) const noexcept {
   std::lock_guard const lock(mutex_);
   return set.phase_ == reference_set::phase::sealed;

@@ -38,18 +38,17 @@ void graph_exec::state::change(cudaGraphNode_t node, cudaGraphNodeParams& params
   hold(next);
 }
 
-void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params,
-                            retired_object::loan payload) {
+void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params, node_owner owner) {
   require_known_end("set");
   group_pins pins;
   now_.pin("set", pins);
   relaxed_capture_scope const relaxed;
   reference_sets added;
   std::shared_ptr<graph_core> const source = source_.lock();
-  if (auto const kept = hand_on(std::move(payload), source->device())) {
-    retired_object* const owner = kept.get();
+  if (auto const kept = std::move(owner).hand_on(source->device())) {
+    retired_object* const its = kept.get();
     // In an order of its own: other execs of the graph do not have the owner.
-    added.push_back(source->set_of({&owner, 1}, nullptr));
+    added.push_back(source->set_of({&its, 1}, nullptr));
   }
   change(node, params, std::move(added));
 }
@@ -92,8 +91,8 @@ std::shared_ptr<graph_core> graph_exec::source(char const* call) const {
 }
 
 void graph_exec::set_node(cudaGraphNode_t changed, cudaGraphNodeParams& params,
-                          retired_object::loan payload) {
-  require("graph_exec::set_node").set(changed, params, std::move(payload));
+                          retired_object::loan payload, ref<retired_object> shared) {
+  require("graph_exec::set_node").set(changed, params, {std::move(payload), std::move(shared)});
 }
 
 void graph_exec::set_child(cudaGraphNode_t changed, graph_core* child) {

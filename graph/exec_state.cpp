@@ -248,8 +248,10 @@ std::string graph_exec::state::update(char const* call, graph_ref source,
                                       holding& before) {
   relaxed_capture_scope const relaxed;
   graph_survey const survey = survey_of(call, source.get(), source.core(), bodies);
-  if (survey.clusters.all != clusters_.all) {
-    return "a kernel runs in clusters of another size, which CUDA's update would not change";
+  if (survey.clusters != clusters_ && !(survey.clusters.all.empty() && clusters_.all.empty())) {
+    return "a kernel runs in clusters of another size, or nodes with clusters were added in "
+           "another "
+           "order, which CUDA's update would not see";
   }
   hoist_scope off(call, survey);
   holding next = holding_of(off.sets());

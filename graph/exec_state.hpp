@@ -58,7 +58,7 @@ class ESCROW_LOCAL graph_exec::state {
   void switch_to(cudaGraph_t source, holding& its);
 
   // The source must exist.
-  void set(cudaGraphNode_t node, cudaGraphNodeParams& params, retired_object::loan payload);
+  void set(cudaGraphNode_t node, cudaGraphNodeParams& params, node_owner owner);
   void set_child(cudaGraphNode_t node, graph_core* child);
   void set_enabled(cudaGraphNode_t node, bool is_enabled);
   // The graph whose nodes set() takes; null if created from a plain handle.

@@ -163,8 +163,8 @@ void graph_core::forget_unused() {
 }
 
 template <class Call>
-void graph_core::keep_after(Call const& call, retired_object::loan payload) {
-  ref<retired_object> owner = hand_on(std::move(payload), device_);
+void graph_core::keep_after(Call const& call, node_owner kept) {
+  ref<retired_object> const owner = std::move(kept).hand_on(device_);
   if (owner) {
     reference_set const* const last = placed_.empty() ? nullptr : placed_.back().get();
     // What was hoisted is sealed.
@@ -181,7 +181,7 @@ void graph_core::keep_after(Call const& call, retired_object::loan payload) {
 }
 
 cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,
-                                cudaGraphNodeParams& params, retired_object::loan payload,
+                                cudaGraphNodeParams& params, node_owner owner,
                                 std::span<cudaLaunchAttribute const> attributes) {
   cudaGraphNode_t made = nullptr;
   if (!attributes.empty()) {
@@ -199,22 +199,21 @@ cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const>
     }
     return made;
   };
-  if (payload == nullptr) {
+  if (!owner.is_any() && payloads_.empty()) {  // no earlier node with the handle kept anything
     call();
   } else {
-    keep_after(call, std::move(payload));
+    keep_after(call, std::move(owner));
   }
   try {
     give_attributes(made, attributes);
   } catch (cuda_error const&) {
-    destroy(made);
+    destroy(made, 0);
     throw;
   }
   return made;
 }
 
-void graph_core::set(cudaGraphNode_t changed, cudaGraphNodeParams& params,
-                     retired_object::loan payload,
+void graph_core::set(cudaGraphNode_t changed, cudaGraphNodeParams& params, node_owner owner,
                      std::span<cudaLaunchAttribute const> attributes) {
   refuse_parked_groups("set", native());
   if (!attributes.empty()) {
@@ -224,7 +223,7 @@ void graph_core::set(cudaGraphNode_t changed, cudaGraphNodeParams& params,
     change_for_attributes(changed, params, attributes);
     return changed;
   };
-  keep_after(call, std::move(payload));
+  keep_after(call, std::move(owner));
   is_changed_ = true;
   give_attributes(changed, attributes);
 }
@@ -239,6 +238,18 @@ ref<retired_object> graph_core::owner_of(cudaGraphNode_t node) const noexcept {
 bool graph_core::has_body(std::uint64_t number) const noexcept {
   auto const is_it = [number](body const& each) { return each.number == number; };
   return number == 0 || std::ranges::any_of(bodies, is_it);
+}
+
+std::uint64_t graph_core::home_of(std::uint64_t made_in) const {
+  while (!has_body(made_in)) made_in = homes_.at(made_in);
+  return made_in;
+}
+
+bool graph_core::keeps_more_than_owners() const {
+  auto const is_other = [this](cudaGraph_t each) {
+    return graph_registry::global().sets_on(each) > (each == native() ? placed_.size() : 0);
+  };
+  return std::ranges::any_of(graphs_of(native()), is_other);
 }
 
 std::vector<cudaGraph_t> graph_core::bodies_of(cudaGraphNode_t conditional) const {
@@ -256,8 +267,15 @@ std::vector<cudaGraph_t> graph_core::bodies_of(cudaGraphNode_t conditional) cons
   return found;
 }
 
-void graph_core::destroy(cudaGraphNode_t doomed) {
+void graph_core::destroy(cudaGraphNode_t doomed, std::uint64_t in_body) {
   std::vector<cudaGraph_t> const gone = bodies_of(doomed);
+  auto const is_gone = [&gone](body const& each) {
+    return std::ranges::find(gone, each.graph) != gone.end();
+  };
+  auto homes = homes_;
+  for (body const& each : bodies) {
+    if (is_gone(each)) homes.emplace(each.number, in_body);
+  }
   auto const call = [&] {
     graph_lifetime_lock const turn;
     check(cudaGraphDestroyNode(doomed), "cudaGraphDestroyNode");
@@ -265,8 +283,8 @@ void graph_core::destroy(cudaGraphNode_t doomed) {
   };
   keep_after(call, {});
   is_changed_ = true;
-  std::erase_if(
-      bodies, [&](body const& each) { return std::ranges::find(gone, each.graph) != gone.end(); });
+  homes_.swap(homes);
+  std::erase_if(bodies, is_gone);
   if (payloads_.empty()) return;
   try {
     seal();

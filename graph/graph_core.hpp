@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -30,6 +31,18 @@ using owned = std::unique_ptr<std::remove_pointer_t<Handle>, handle_end>;
 
 // The owner, if any, to be destroyed with `device` current; from now on a graph or exec holds it.
 [[nodiscard]] ref<retired_object> hand_on(retired_object::loan payload, int device) noexcept;
+
+// What a node is to keep: what was made for it, or what another node keeps, too; or nothing.
+struct node_owner {
+  retired_object::loan made;
+  ref<retired_object> shared = {};
+
+  [[nodiscard]] bool is_any() const noexcept { return made != nullptr || shared; }
+  // See hand_on().
+  [[nodiscard]] ref<retired_object> hand_on(int device) && noexcept {
+    return shared ? std::move(shared) : escrow::hand_on(std::move(made), device);
+  }
+};
 
 // What: owns a cudaGraph_t and the payloads of its nodes: what each node that was added by hand
 //   keeps alive. They are in a reference set on the graph, which grows with each node until it is
@@ -70,13 +83,13 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
 
   // For the graph and its bodies. Throw cuda_error, std::bad_alloc, and then have changed nothing.
   [[nodiscard]] cudaGraphNode_t add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,
-                                    cudaGraphNodeParams& params, retired_object::loan payload,
+                                    cudaGraphNodeParams& params, node_owner owner,
                                     std::span<cudaLaunchAttribute const> attributes = {});
-  void set(cudaGraphNode_t changed, cudaGraphNodeParams& params, retired_object::loan payload,
+  void set(cudaGraphNode_t changed, cudaGraphNodeParams& params, node_owner owner,
            std::span<cudaLaunchAttribute const> attributes = {});
   // Also takes off the graph what the node kept; if that fails, seal() does. A conditional node's
   // bodies go with it.
-  void destroy(cudaGraphNode_t doomed);
+  void destroy(cudaGraphNode_t doomed, std::uint64_t in_body);
   // Nodes went by a call that this is not told.
   void note_changed() noexcept { is_changed_ = true; }
 
@@ -88,6 +101,8 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   // std::bad_alloc.
   void copy_payloads(graph_core& original);
 
+  // Whether it, or a child graph, keeps what was not given to add() or set() of its nodes.
+  [[nodiscard]] bool keeps_more_than_owners() const;
   // What the graph keeps for the node; null: nothing.
   [[nodiscard]] ref<retired_object> owner_of(cudaGraphNode_t node) const noexcept;
 
@@ -101,6 +116,9 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   std::uint64_t bodies_made = 0;
   // Whether that body was not destroyed. 0: the graph itself.
   [[nodiscard]] bool has_body(std::uint64_t number) const noexcept;
+  // Where a condition serves that was made in that body: there, or where its node was, if it was
+  // destroyed with that.
+  [[nodiscard]] std::uint64_t home_of(std::uint64_t made_in) const;
 
  private:
   struct kept_owner {
@@ -118,13 +136,14 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   void forget_unused();
   // Calls `call`, which returns a node, and then notes what that keeps; null: nothing any more.
   template <class Call>
-  void keep_after(Call const& call, retired_object::loan payload);
+  void keep_after(Call const& call, node_owner kept);
 
   owned<cudaGraph_t> native_;
   deleter_core* keeper_ = nullptr;  // null: the default
   int device_ = current_device();
   // In the order of changes: the last of a node counts. Not a map, which allocates for each node.
   std::vector<kept_owner> payloads_;
+  std::map<std::uint64_t, std::uint64_t> homes_;  // of destroyed bodies
   bool is_exposed_ = false;
   bool is_changed_ = false;  // nodes were changed or destroyed since seal()
   reference_sets placed_;    // on the graph, with all payloads

@@ -149,6 +149,11 @@ void add_clusters(kernel_clusters& to, std::vector<cudaGraphNode_t> const& kerne
   }
 }
 
+void add_order(kernel_clusters& to, cudaGraph_t graph) {
+  graph_shape const shape = shape_of(graph, 0);
+  to.order.append(shape.types).append(shape.edges);
+}
+
 graph_shape shape_of(cudaGraph_t graph, unsigned long long flags) {
   graph_shape shape;
   shape.flags = flags;

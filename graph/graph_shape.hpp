@@ -31,18 +31,24 @@ struct graph_shape {
 };
 
 // Of the kernels of several graphs, in order: how many there are before, and the size of its
-// clusters, of each that has one. cudaGraphExecUpdate keeps them without an error (measured).
+// clusters, of each that has one. cudaGraphExecUpdate keeps them without an error (measured). It
+// pairs nodes by their edges, so that the order of these belongs to it.
 struct kernel_clusters {
   struct one {
     std::size_t place;
     std::array<unsigned, 3> size;
     bool operator==(one const&) const = default;
   };
+  bool operator==(kernel_clusters const&) const = default;
+
   std::vector<one> all;
   std::size_t kernels = 0;  // looked at
+  std::string order;        // types and edges of all nodes, if any has clusters
 };
 // Throws cuda_error, std::bad_alloc.
 void add_clusters(kernel_clusters& to, std::vector<cudaGraphNode_t> const& kernels);
+// Of a graph with its child graphs. Throws the same.
+void add_order(kernel_clusters& to, cudaGraph_t graph);
 
 // `flags`: of the instantiation. Throws cuda_error, std::bad_alloc.
 [[nodiscard]] graph_shape shape_of(cudaGraph_t graph, unsigned long long flags);

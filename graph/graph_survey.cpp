@@ -93,14 +93,23 @@ graph_survey survey_of(char const* call, cudaGraph_t root, graph_core* core,
     throw usage_error(call, "the graph is null: it was moved from or detached",
                       "pass a graph that exists");
   }
-  std::set<cudaGraph_t> all_bodies(bodies.begin(), bodies.end());
+  // In the order in which they were made, or given: what two graphs have there is compared.
+  std::vector<cudaGraph_t> all_bodies;
+  auto const add_body = [&all_bodies](cudaGraph_t body) {
+    if (std::ranges::find(all_bodies, body) == all_bodies.end()) all_bodies.push_back(body);
+  };
   if (core != nullptr) {
     core->seal();
-    for (auto const& each : core->bodies) all_bodies.insert(each.graph);
+    for (auto const& each : core->bodies) add_body(each.graph);
   }
+  std::ranges::for_each(bodies, add_body);
   graph_survey found;
   std::vector<group_set> parts{survey_tree(call, root, found)};
   for (cudaGraph_t const body : all_bodies) parts.push_back(survey_tree(call, body, found));
+  if (!found.clusters.all.empty()) {
+    add_order(found.clusters, root);
+    for (cudaGraph_t const body : all_bodies) add_order(found.clusters, body);
+  }
   for (group_set const& part : parts) found.groups.insert(part.begin(), part.end());
   // A body may run whenever others do.
   group_order const* const shared = shared_group(parts);

@@ -95,11 +95,12 @@ kernel_arguments node_words::arguments_of(cudaGraphNode_t node) {
   check_driver(driver().params(node, &params), "cuGraphKernelNodeGetParams");
   kernel_layout const& its = layout_of(params.func, params.kern);
   char const* const buffer = buffer_in(params.extra);
+  bool const is_told = params.kernelParams != nullptr || buffer != nullptr;
   kernel_arguments read{.kernel = params.kern,
                         .grid = {params.gridDimX, params.gridDimY, params.gridDimZ},
                         .block = {params.blockDimX, params.blockDimY, params.blockDimZ},
                         .shared_bytes = params.sharedMemBytes};
-  for (std::size_t i = 0; i < its.parameters.size(); ++i) {
+  for (std::size_t i = 0; is_told && i < its.parameters.size(); ++i) {
     auto const [offset, length] = its.parameters[i];
     auto const* const from = params.kernelParams != nullptr
                                  ? static_cast<std::byte const*>(params.kernelParams[i])

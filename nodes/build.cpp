@@ -69,8 +69,8 @@ node graph_builder_ref::node_of(cudaGraphNode_t handle) const noexcept {
 node graph_builder_ref::add_node(graph_core& core, detail::node_draft& draft) const {
   std::size_t const count = after_ == nullptr ? 0 : 1;
   auto const call = [&] {
-    return core.add(in_, {&after_, count}, draft.params, std::move(draft.payload),
-                    draft.attributes);
+    return core.add(in_, {&after_, count}, draft.params,
+                    {std::move(draft.payload), std::move(draft.shared)}, draft.attributes);
   };
   return node_of(
       with_note(call, [&](cudaError_t status) { return add_note(status, draft.params); }));
@@ -98,7 +98,9 @@ conditional_node graph_builder_ref::add(conditional_kind const& kind, source_loc
   return detail::called_at(adding, where, [&]() -> conditional_node {
     graph_core& core = require(adding);
     bool const is_of_graph = kind.tested.of_.lock().get() == &core;
-    if (!is_of_graph || (kind.tested.body_ != body_ && core.has_body(kind.tested.body_))) {
+    std::uint64_t const home = is_of_graph ? core.home_of(kind.tested.body_) : 0;
+    bool const is_anywhere = home == 0 && kind.tested.body_ != 0;  // its body was destroyed
+    if (!is_of_graph || (home != body_ && !is_anywhere)) {
       throw usage_error(kind.name, "the condition is of another graph, or of another body",
                         "call make_condition() where the node is added");
     }

@@ -33,8 +33,9 @@ class known_kernels {
   // `of`: its library's list.
   void note(cudaKernel_t kernel, std::weak_ptr<void const> its, std::vector<cudaKernel_t>& of) {
     std::lock_guard const lock(mutex_);
-    of.reserve(of.size() + 1);
-    if (all_.try_emplace(kernel, std::move(its)).second) of.push_back(kernel);
+    if (all_.contains(kernel)) return;
+    of.push_back(kernel);  // to forget what is not there does no harm
+    all_.emplace(kernel, std::move(its));
   }
   [[nodiscard]] std::shared_ptr<void const> library_of(cudaKernel_t kernel) const {
     std::lock_guard const lock(mutex_);

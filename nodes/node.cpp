@@ -90,7 +90,9 @@ node const& node::after(node const& other, source_location where) const {
 void node::set_params(detail::node_draft& draft) const {
   keep_copy_kind(get(), draft.params);
   auto const call = [&] {
-    require("node::set").set(get(), draft.params, std::move(draft.payload), draft.attributes);
+    require("node::set")
+        .set(get(), draft.params, {std::move(draft.payload), std::move(draft.shared)},
+             draft.attributes);
   };
   with_note(call, [&](cudaError_t status) {
     return change_note(status, get(), draft.params, have_clusters(draft.attributes));
@@ -104,7 +106,9 @@ void node::set_params_in(graph_exec& exec, detail::node_draft& draft) const {
                       "node by node::set, and make another graph_exec");
   }
   keep_copy_kind(get(), draft.params);
-  auto const call = [&] { exec.set_node(get(), draft.params, std::move(draft.payload)); };
+  auto const call = [&] {
+    exec.set_node(get(), draft.params, std::move(draft.payload), std::move(draft.shared));
+  };
   with_note(call, [&](cudaError_t status) {
     return exec_note(
         status, get(), draft.params,
@@ -117,7 +121,7 @@ graph_core& node::core_in(char const* call, graph_exec const& exec) const {
   std::shared_ptr<graph_core> const source = exec.source(call);
   if (standing_ != standing::there) return require(call);  // which throws
   bool const is_there = source != nullptr && source->native() != nullptr;
-  if (is_there && core_.lock() == source) return *source;
+  if (is_there && core_.lock() == source) return require(call);
   throw usage_error(
       call, "the node is not of the graph that the exec was created from, or that is destroyed",
       "make the exec of a `graph`, and keep that while nodes of it are used");
@@ -126,7 +130,7 @@ graph_core& node::core_in(char const* call, graph_exec const& exec) const {
 void node::destroy(source_location where) const {
   detail::called_at("node::destroy", where, [&] {
     graph_core& core = require("node::destroy");
-    with_note([&] { core.destroy(get()); }, destroy_note);
+    with_note([&] { core.destroy(get(), body_); }, destroy_note);
     standing_ = standing::destroyed;
   });
 }

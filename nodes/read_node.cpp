@@ -40,6 +40,12 @@ cudaLaunchAttributeValue usual_value_of(cudaLaunchAttributeID id) {
   return usual;
 }
 
+cudaGraphNodeType type_of(cudaGraphNode_t node) {
+  cudaGraphNodeType type{};
+  check(query_type(node, type), "cudaGraphNodeGetType");
+  return type;
+}
+
 std::vector<cudaLaunchAttribute> attributes_of(cudaGraphNode_t node) {
   std::vector<cudaLaunchAttribute> found;
   for (cudaLaunchAttributeID const id : read_attributes) {
@@ -106,12 +112,52 @@ cudaGraphNodeParams const& any_kind::params() const noexcept {
   return read_->params;
 }
 
-detail::node_draft any_kind::draft(char const* call, graph_core& core) const {
-  detail::node_draft made{read_->params, {}, read_->attributes};
-  if (!read_->owner) return made;
-  made.payload = detail::payload_of(call, core);
-  made.payload->emplace(read_->owner);
+detail::node_draft any_kind::draft(char const* /*call*/, graph_core& /*core*/) const {
+  return {read_->params, {}, read_->attributes, read_->owner};
+}
+
+detail::node_draft any_kind::draft_for(cudaGraphNode_t changed,
+                                       std::vector<cudaLaunchAttribute>& attributes) const {
+  attributes = read_->attributes;
+  if (type() == cudaGraphNodeTypeKernel && type_of(changed) == type()) {
+    for (cudaLaunchAttribute const& now : attributes_of(changed)) {
+      auto const is_it = [&now](auto const& each) { return each.id == now.id; };
+      if (std::ranges::any_of(attributes, is_it)) continue;
+      cudaLaunchAttribute& without = attributes.emplace_back();
+      without.id = now.id;
+      without.val = usual_value_of(now.id);
+    }
+  }
+  return {read_->params, {}, attributes, read_->owner};
+}
+
+detail::node_draft any_kind::draft_in_exec(cudaGraphNode_t changed) const {
+  detail::node_draft made{read_->params, {}, read_->attributes, read_->owner};
+  if (made.attributes.empty() || type_of(changed) != type()) return made;
+  auto const are_same = [](cudaLaunchAttribute const& one, cudaLaunchAttribute const& other) {
+    // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison,cert-*): all its bytes
+    return one.id == other.id && std::memcmp(&one.val, &other.val, sizeof one.val) == 0;
+  };
+  if (std::ranges::equal(attributes_of(changed), read_->attributes, are_same)) made.attributes = {};
   return made;
+}
+
+void node::set(any_kind const& kind, source_location where) const {
+  detail::called_at("node::set", where, [&] {
+    static_cast<void>(require("node::set"));
+    std::vector<cudaLaunchAttribute> attributes;
+    detail::node_draft made = kind.draft_for(get(), attributes);
+    set_params(made);
+  });
+}
+
+void set(graph_exec& exec, node const& changed, any_kind const& kind, source_location where) {
+  constexpr char const* call = "set";
+  detail::called_at(call, where, [&] {
+    static_cast<void>(changed.core_in(call, exec));
+    detail::node_draft made = kind.draft_in_exec(changed.get());
+    changed.set_params_in(exec, made);
+  });
 }
 
 any_kind node::kind(source_location where) const {
@@ -120,7 +166,7 @@ any_kind node::kind(source_location where) const {
     graph_core const& core = require(call);
     auto const read = std::make_shared<any_kind::content>();
     cudaGraphNodeParams& params = read->params;
-    check(query_type(get(), params.type), "cudaGraphNodeGetType");
+    params.type = type_of(get());
     if (params.type == cudaGraphNodeTypeKernel) {
       read_kernel(get(), params, read->arguments);
       for (std::size_t const offset : read->arguments.offsets) {
@@ -148,6 +194,13 @@ any_kind node::kind(source_location where) const {
                         "if_node, alloc_node, free_node");
     }
     read->owner = core.owner_of(get());
+    if (!read->owner && core.keeps_more_than_owners()) {
+      throw usage_error(
+          call,
+          "the graph keeps something, perhaps for this node: of a captured launch, of "
+          "a child graph, or of before detach()",
+          "read the node where it was added, or make the kind anew");
+    }
     return any_kind(read);
   });
 }

@@ -55,11 +55,14 @@ source_location line_of_python() {
     char const* file;
   };
   static never_destroyed<std::unordered_map<PyObject*, known_code>> codes;
+  std::unordered_map<PyObject*, known_code> forgotten;
   auto found = codes->find(code.ptr());
   if (found == codes->end()) [[unlikely]] {
     constexpr std::size_t most = 1024;
     char const* const file = files->emplace(text_of(code.attr("co_filename"))).first->c_str();
-    if (codes->size() == most) codes->clear();
+    // The end of a code object may run Python, which may come here again: in the end, and of a map
+    // that nobody sees.
+    if (codes->size() == most) codes->swap(forgotten);
     PyObject* const key = code.ptr();
     found = codes->try_emplace(key, known_code{std::move(code), file}).first;
   }

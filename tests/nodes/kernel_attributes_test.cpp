@@ -116,6 +116,37 @@ TEST_F(KernelAttributes, AnExecIsNotUpdatedToOtherClusters) {
   test::expect_error<cuda_error>([&] { outer.update(in_child); }, text);
 }
 
+TEST_F(KernelAttributes, ClustersInBodiesAreComparedBodyByBody) {
+  auto const graph_with = [&](int place) {
+    graph made(*worker);
+    condition const first = build(made).make_condition(1);
+    condition const second = build(made).make_condition(1);
+    auto const one_node = build(made).add(if_node(first));
+    auto const other = one_node.add(if_node(second));
+    one_node.body().add(sizes(8, place == 0 ? clusters(2) : std::vector<cudaLaunchAttribute>()));
+    other.body().add(sizes(8, place == 1 ? clusters(2) : std::vector<cudaLaunchAttribute>()));
+    return made;
+  };
+  for (int i = 0; i < 20; ++i) {
+    graph const its = graph_with(1), like_it = graph_with(1), other = graph_with(0);
+    graph_exec exec(its);
+    exec.update(like_it);
+    test::expect_error<cuda_error>([&] { exec.update(other); },
+                                   {"graph_exec::update", "runs in clusters of another size"});
+  }
+}
+
+TEST_F(KernelAttributes, ClustersOfNodesThatWereAddedInAnotherOrderAreRefused) {
+  graph const its(*worker), other(*worker);
+  build(its).add(sizes(8, clusters(2))).add(sizes(8, {}));
+  node const later = build(other).add(sizes(8, clusters(2)));
+  later.after(build(other).add(sizes(8, {})));
+  graph_exec exec(its);
+  test::expect_error<cuda_error>(
+      [&] { exec.update(other); },
+      {"graph_exec::update", "nodes with clusters were added in another order"});
+}
+
 TEST_F(KernelAttributes, ThatCudaRefusesAreExplainedAndChangeNothing) {
   fate_ptr const kept = make_fate();
   fate_ptr const refused = make_fate();

@@ -108,6 +108,69 @@ TEST_F(NodeKind, HasTheClustersOfItsNode) {
   EXPECT_EQ(cell_after(other, 0), 2);
 }
 
+TEST_F(NodeKind, GivesANodeItsAttributesBack) {
+  if (compute_capability() < 9) GTEST_SKIP() << "the device has no clusters";
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {2, 1, 1};
+  auto* const size = function_of<int*>(kernel_id::cluster_size);
+  node const changed = build(*built).add(kernel_node(size, {.grid = {3}}, cells.data()));
+  any_kind const before = changed.kind();
+  changed.set(kernel_node(size, {.grid = {8}, .attributes = {cluster}}, cells.data()));
+  any_kind const between = changed.kind();
+  graph_exec exec(*built);
+  escrow::set(exec, changed, between);
+  changed.set(before);
+  EXPECT_EQ(cell_after(*built, 0), 1);
+  expect_refused([&] { escrow::set(exec, changed, between); }, "set", "has launch attributes");
+}
+
+// What was moved into a node may be written by a launch.
+TEST_F(NodeKind, OrdersTheExecsOfItsGraphAsItsNodeDid) {
+  std::unique_ptr<int, tells> mine(cells.data() + 1, tells{fate});
+  node const begun = build(*built).add(kernel_node(add, {}, std::move(mine), 1));
+  hold_up_at(begun);
+  begun.set(begun.kind());
+  graph_exec one_exec(*built);
+  graph_exec other_exec(*built);
+  one_exec.launch(two);
+  ASSERT_TRUE(have_started(1));
+  other_exec.launch(three);
+  EXPECT_TRUE(stays_false([&] { return cells.load(1) != 1; }));
+  flag.raise();
+  sync_all();
+  EXPECT_EQ(cells.load(1), 2);
+}
+
+TEST_F(NodeKind, MayBeUsedAgainAfterAMove) {
+  any_kind read = add_to(*built, 0).kind();
+  build(*built).add(std::move(read));
+  build(*built).add(read);  // NOLINT(bugprone-use-after-move): there is no move
+  EXPECT_EQ(cell_after(*built, 0), 3);
+}
+
+TEST_F(NodeKind, IsRefusedWhereTheGraphMayKeepSomethingForTheNode) {
+  graph const outer(*worker);
+  add_owned(*built, fate);
+  node const child = build(outer).add(child_node(*built));
+  node const inside = build(outer).node_of(nodes_of(embedded_in(child))[0]);
+  constexpr char const* more = "the graph keeps something, perhaps for this node";
+  expect_refused([&] { return inside.kind(); }, "node::kind", more);
+  graph const launched = captured([&](cudaStream_t on) {
+    launch(on, kernel(add), {.deleter = worker.get()}, shared(fate), 1);
+  });
+  expect_refused([&] { return sole_node(launched).kind(); }, "node::kind", more);
+  auto const branch = build(*built).add(if_node(build(*built).make_condition(1)));
+  node const in_body = add_to(branch.body(), 0);
+  graph_exec exec(*built);
+  branch.destroy();
+  for (auto const& refused : std::vector<std::function<void()>>{
+           [&] { static_cast<void>(in_body.kind()); },
+           [&] { escrow::set(exec, in_body, kernel_node(add, {}, cells.data(), 1)); },
+           [&] { set_enabled(exec, in_body, false); }})
+    EXPECT_THROW(refused(), usage_error);
+}
+
 TEST_F(NodeKind, IsRefusedOfNodesThatHaveNone) {
   node const first = add_to(*built, 0);
   node const child = first.add(child_node(*built));

@@ -267,6 +267,7 @@ class graph_registry {
   // For the following, the graph is owned, or its id was compared with the known one.
   // The graph's sets, to which nothing is appended from now on.
   [[nodiscard]] std::vector<reference_set*> seal(cudaGraph_t graph);
+  [[nodiscard]] std::size_t sets_on(cudaGraph_t graph) const noexcept;
   [[nodiscard]] bool is_sealed(reference_set const& set) const noexcept;
   [[nodiscard]] bool is_on(reference_set const& set, cudaGraph_t graph) const noexcept;
   [[nodiscard]] bool is_empty() const noexcept;  // true if no set exists, also on unknown graphs

@@ -150,9 +150,10 @@ class ESCROW_API graph_exec {
   // from; null if that was a plain handle or was destroyed. If moved from, throws usage_error
   // naming `call`.
   [[nodiscard]] std::shared_ptr<graph_core> source(char const* call) const;
-  // Internal: the same: changes a node of that graph in this exec, and keeps `payload` for it.
+  // Internal: the same: changes a node of that graph in this exec, and keeps one of these for it.
   // Throws cuda_error, std::bad_alloc, and exec and owners are then unchanged.
-  void set_node(cudaGraphNode_t changed, cudaGraphNodeParams& params, retired_object::loan payload);
+  void set_node(cudaGraphNode_t changed, cudaGraphNodeParams& params, retired_object::loan payload,
+                ref<retired_object> shared);
   // Internal: the same: the graph that a child node of it runs.
   void set_child(cudaGraphNode_t changed, graph_core* child);
   // Internal: whether a node of that graph runs.

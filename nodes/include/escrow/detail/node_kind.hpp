@@ -31,6 +31,7 @@ struct node_draft {
   cudaGraphNodeParams params{};
   retired_object::loan payload;
   std::span<cudaLaunchAttribute const> attributes = {};  // of a kernel
+  ref<retired_object> shared = {};                       // in place of the payload: another node's
 };
 
 // A kind of node whose parameters can be changed. draft() is called once, in the name of a function

@@ -5,6 +5,8 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "escrow/detail/node_kind.hpp"
 #include "escrow/version.hpp"
@@ -21,6 +23,11 @@ namespace escrow::inline v0_2 {
 // Errors: none; see node::kind().
 class ESCROW_API any_kind {
  public:
+  // A copy is the same kind. There is no move: what one leaves could not be used.
+  any_kind(any_kind const&) noexcept = default;
+  any_kind& operator=(any_kind const&) noexcept = default;
+  ~any_kind() = default;
+
   // The type of its params().
   [[nodiscard]] cudaGraphNodeType type() const noexcept;
   // Whether the graph keeps something for the node: what was given to the kind that it was made of.
@@ -30,6 +37,12 @@ class ESCROW_API any_kind {
 
   // Internal: for add() and the like.
   [[nodiscard]] detail::node_draft draft(char const* call, graph_core& core) const;
+  // Internal: the same for a node that has attributes: what the kind lacks of them is taken from
+  // it. `attributes`: the memory for them.
+  [[nodiscard]] detail::node_draft draft_for(cudaGraphNode_t changed,
+                                             std::vector<cudaLaunchAttribute>& attributes) const;
+  // Internal: without attributes, if the node has the same ones.
+  [[nodiscard]] detail::node_draft draft_in_exec(cudaGraphNode_t changed) const;
 
  private:
   friend class node;

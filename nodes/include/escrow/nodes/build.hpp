@@ -114,9 +114,14 @@ template <detail::changeable_kind Kind>
 void set(graph_exec& exec, node const& changed, Kind kind,
          source_location where = source_location::current());
 // The same of a child node: it runs a copy of another graph, of the same nodes and edges, which the
-// exec then keeps what it holds of. Kernels keep their launch attributes. Throws usage_error if
-// that graph uses a sharing group. Source: cudaGraphExecNodeSetParams.
+// exec then keeps what it holds of. Throws usage_error if that graph uses a sharing group, and if
+// it or the exec has kernels in clusters, which CUDA may keep as they are. Source:
+// cudaGraphExecNodeSetParams.
 ESCROW_API void set(graph_exec& exec, node const& changed, child_kind const& kind,
+                    source_location where = source_location::current());
+
+// The same of a kind that was read; if it has launch attributes, the node has the same ones.
+ESCROW_API void set(graph_exec& exec, node const& changed, any_kind const& kind,
                     source_location where = source_location::current());
 
 // Whether that kernel, memset or memcpy runs in later launches of `exec`: one that does not acts as
@@ -147,9 +152,11 @@ class ESCROW_API node : public graph_builder_ref {
     return one.after_ == other.after_;
   }
 
-  // What it is and keeps now, as a kind that add() takes, of this graph or another. Not of a child
-  // graph, of an empty, conditional, alloc or free node: usage_error. What plain CUDA calls gave it
-  // has no owner, nor has what a hoisted graph kept: read before hoist().
+  // What it is and keeps now, as a kind that add() takes, of this graph or another: what add() and
+  // set() gave this node, or a clone's. Throws usage_error for a child graph, an empty,
+  // conditional, alloc or free node, and if the graph keeps what is of no such node: of captured
+  // launches and claims, of child graphs, of before detach(). What plain CUDA calls gave it has no
+  // owner, nor has what a hoisted graph kept: read before hoist().
   [[nodiscard]] any_kind kind(source_location where = source_location::current()) const;
 
   // The nodes that this one waits for, also if only for their beginning. Source:
@@ -175,6 +182,9 @@ class ESCROW_API node : public graph_builder_ref {
     });
   }
 
+  // The same of a kind that was read: all launch attributes are then as they were.
+  void set(any_kind const& kind, source_location where = source_location::current()) const;
+
   // The same of a child node: it runs a copy of another graph, as child_node() says, also of a call
   // that fails when the copy is there. Nodes of the copy before must not be used any more.
   void set(child_kind const& kind, source_location where = source_location::current()) const;
@@ -190,6 +200,8 @@ class ESCROW_API node : public graph_builder_ref {
   template <detail::changeable_kind Kind>
   friend void set(graph_exec& exec, node const& changed, Kind kind, source_location where);
   friend void set(graph_exec& exec, node const& changed, child_kind const& kind,
+                  source_location where);
+  friend void set(graph_exec& exec, node const& changed, any_kind const& kind,
                   source_location where);
   friend void set_enabled(graph_exec& exec, node const& changed, bool is_enabled,
                           source_location where);

@@ -186,8 +186,9 @@ struct child_kind {
 [[nodiscard]] ESCROW_API child_kind child_node(graph const& child) noexcept;
 
 // A condition for one conditional node of one graph or body (graph_builder_ref::make_condition);
-// once that body was destroyed with its node, for one anywhere in the graph. Kernels of the graph
-// set it (cudaGraphSetConditional); get() is what they take. It does not keep the graph.
+// once that body was destroyed with its node, for one where that node was: in its body, or anywhere
+// in the graph if it was in none. Kernels of the graph set it (cudaGraphSetConditional); get() is
+// what they take. It does not keep the graph.
 class condition {
  public:
   [[nodiscard]] cudaGraphConditionalHandle get() const noexcept { return handle_; }
