@@ -250,8 +250,7 @@ std::string graph_exec::state::update(char const* call, graph_ref source,
   graph_survey const survey = survey_of(call, source.get(), source.core(), bodies);
   if (survey.clusters != clusters_ && !(survey.clusters.all.empty() && clusters_.all.empty())) {
     return "a kernel runs in clusters of another size, or nodes with clusters were added in "
-           "another "
-           "order, which CUDA's update would not see";
+           "another order, which CUDA's update would not see";
   }
   hoist_scope off(call, survey);
   holding next = holding_of(off.sets());

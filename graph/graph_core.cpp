@@ -63,11 +63,11 @@ owned<cudaGraph_t> new_graph() {
   return owned<cudaGraph_t>(made);
 }
 
-ref<retired_object> hand_on(retired_object::loan payload, int device) noexcept {
-  if (payload == nullptr) return {};
-  payload->set_device(device);
-  payload->enter_graph();
-  return ref<retired_object>(*payload.release());
+ref<retired_object> node_owner::hand_on(int device) && noexcept {
+  if (made == nullptr) return std::move(shared);
+  made->set_device(device);
+  made->enter_graph();
+  return ref<retired_object>(*made.release());
 }
 
 graph_core::graph_core(owned<cudaGraph_t> created) : native_(std::move(created)) {

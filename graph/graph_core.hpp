@@ -29,19 +29,15 @@ using owned = std::unique_ptr<std::remove_pointer_t<Handle>, handle_end>;
 // A new, empty graph. Throws cuda_error.
 [[nodiscard]] owned<cudaGraph_t> new_graph();
 
-// The owner, if any, to be destroyed with `device` current; from now on a graph or exec holds it.
-[[nodiscard]] ref<retired_object> hand_on(retired_object::loan payload, int device) noexcept;
-
 // What a node is to keep: what was made for it, or what another node keeps, too; or nothing.
 struct node_owner {
   retired_object::loan made;
   ref<retired_object> shared = {};
 
   [[nodiscard]] bool is_any() const noexcept { return made != nullptr || shared; }
-  // See hand_on().
-  [[nodiscard]] ref<retired_object> hand_on(int device) && noexcept {
-    return shared ? std::move(shared) : escrow::hand_on(std::move(made), device);
-  }
+  // The owner, if any: from now on a graph or exec holds it. One that was made is destroyed with
+  // `device` current.
+  [[nodiscard]] ref<retired_object> hand_on(int device) && noexcept;
 };
 
 // What: owns a cudaGraph_t and the payloads of its nodes: what each node that was added by hand

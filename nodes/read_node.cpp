@@ -61,9 +61,10 @@ std::vector<cudaLaunchAttribute> attributes_of(cudaGraphNode_t node) {
 
 void* function_of(cudaGraphNode_t node, kernel_arguments const& read) {
   cudaKernelNodeParams params{};
-  cudaError_t const status = cudaGraphKernelNodeGetParams(node, &params);
-  if (succeeded(status)) return params.func;
   // The runtime knows no function of a driver's module.
+  cudaError_t const status =
+      call_aside([&] { return cudaGraphKernelNodeGetParams(node, &params); });
+  if (status == cudaSuccess) return params.func;
   if (status == cudaErrorInvalidDeviceFunction && read.kernel != nullptr) return read.kernel;
   throw cuda_error(status, "cudaGraphKernelNodeGetParams", source_location::current(),
                    status == cudaErrorInvalidDeviceFunction
@@ -189,7 +190,8 @@ any_kind node::kind(source_location where) const {
             "cudaGraphEventWaitNodeGetEvent");
     } else {
       throw usage_error(call,
-                        "the node is a child graph, empty, conditional, or allocates or frees",
+                        "the node is a child graph, empty, conditional, or allocates or frees, or "
+                        "is of a kind that add() does not have",
                         "read it by CUDA's calls, and make the kind again: child_node, join(), "
                         "if_node, alloc_node, free_node");
     }

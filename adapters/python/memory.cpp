@@ -60,8 +60,8 @@ source_location line_of_python() {
   if (found == codes->end()) [[unlikely]] {
     constexpr std::size_t most = 1024;
     char const* const file = files->emplace(text_of(code.attr("co_filename"))).first->c_str();
-    // The end of a code object may run Python, which may come here again: in the end, and of a map
-    // that nobody sees.
+    // To drop a code object may run Python, which may come here again. So they are dropped when
+    // this function returns, from a map that nobody else sees.
     if (codes->size() == most) codes->swap(forgotten);
     PyObject* const key = code.ptr();
     found = codes->try_emplace(key, known_code{std::move(code), file}).first;
@@ -168,8 +168,7 @@ void define_lease(nb::module_& to) {
       "The right to use memory of a pool until its release, which is the end of its `with` block, "
       "release() or\nits end as an object. The claiming stream must be alive then: the lease keeps "
       "the object that was given,\nalso from the cycle collector. An object of a stream that "
-      "refers "
-      "to its own lease is not collected.\nOne thread at a time.");
+      "refers to its own lease is not collected.\nOne thread at a time.");
   lease.def_prop_ro(
       "ptr",
       [](python_lease& its) {
