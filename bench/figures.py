@@ -299,6 +299,8 @@ TABLES = {
         ("host time per launch of 64 such nodes, over the bare graph's",
          [figure("retained_launch_host_k64", "<= 1.25", "retained/escrow/nodes:64 host_of_bare",
                  noise="retained/bare_again/nodes:64 host_of_bare")]),
+        ("an audit of a graph of 1,000 nodes with two pointers each",
+         [figure("audit_1000_nodes_ms", "<= 2", lambda m: m("audit/nodes:1000") / 1e3, unit="ms")]),
         ("host memory per owner of a node",
          [figure("bytes_per_owner", NO_GOAL, f"memory/escrow/{CHAIN} bytes_per_owner", unit="bytes")]),
     ],

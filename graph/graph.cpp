@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <exception>
 #include <string_view>
 #include <unordered_set>
@@ -39,6 +40,13 @@ std::vector<cudaGraphNode_t> last_nodes(cudaGraph_t graph) {
 }
 
 constexpr char const* creating = "graph::graph";
+
+void refuse_itself(char const* call, graph_core const& child, cudaGraph_t in) {
+  auto const is_it = [in](auto const& body) { return body.graph == in; };
+  if (child.native() != in && std::ranges::none_of(child.bodies, is_it)) return;
+  throw usage_error(call, "`child` is the graph that it would become a part of",
+                    "pass a clone() of it, which has no conditional nodes");
+}
 
 }  // namespace
 
@@ -106,6 +114,7 @@ graph graph::clone(source_location where) const {
 cudaGraphNode_t graph::embed(char const* call, graph_core* child, cudaGraph_t in,
                              std::span<cudaGraphNode_t const> after) {
   graph_core& core = detail::require_graph(call, child);
+  refuse_itself(call, core, in);
   graph_survey const survey = survey_for_copy(call, core);
   refuse_overwriting(call, survey.known, in, after);
   cudaGraphNode_t node = nullptr;
@@ -132,6 +141,7 @@ cudaGraphNode_t graph::embed(char const* call, graph_core* child, cudaGraph_t in
 void graph::embed_anew(char const* call, graph_core* child, graph_core& core, cudaGraph_t in,
                        cudaGraphNode_t node) {
   graph_core& source = detail::require_graph(call, child);
+  refuse_itself(call, source, in);
   graph_survey const survey = survey_for_copy(call, source);
   graph_edges const edges = edges_of(in);
   std::vector<cudaGraphNode_t> after;
@@ -248,8 +258,33 @@ capture_scope::capture_scope(stream_ref stream, capture_options options, source_
   static_cast<void>(succeeded(detail::query_capture(stream_, captured_)));
 }
 
+capture_scope::capture_scope(stream_ref stream, audit_use audit, capture_info const& begun) noexcept
+    : stream_(stream.get()), audit_(audit), captured_(begun) {}
+
+graph end_capture(stream_ref stream, audit_use audit, source_location where) {
+  constexpr char const* call = "end_capture";
+  capture_info const begun = detail::called_at(call, where, [&] {
+    capture_info info;
+    check(detail::query_capture(stream.get(), info), "cudaStreamGetCaptureInfo");
+    if (info.is_none()) {
+      throw usage_error(call, "the stream is not being captured",
+                        "begin a capture of it, and end that once");
+    }
+    // By cudaStreamBeginCaptureToGraph.
+    if (info.is_active() && graph_registry::global().known(info.graph).is_owned) {
+      throw usage_error(call, "the capture goes into an escrow::graph, which has it already",
+                        "end it by cudaStreamEndCapture()");
+    }
+    return info;
+  });
+  return capture_scope(stream, audit, begun).end_as(call, where);
+}
+
 graph capture_scope::end(source_location where) {
-  constexpr char const* call = "capture_scope::end";
+  return end_as("capture_scope::end", where);
+}
+
+graph capture_scope::end_as(char const* call, source_location where) {
   return detail::called_at(call, where, [&] {
     if (!is_open_) throw usage_error(call, "the capture was ended before", "end it once");
     graph_registry::global().end_capture(captured_.id, captured_.graph);

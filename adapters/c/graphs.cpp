@@ -20,6 +20,11 @@ struct escrow_hoisted {
   hoisted held;
 };
 
+struct escrow_captured {
+  graph held;
+  cudaGraph_t handle;  // of `held`
+};
+
 namespace {
 
 // This thread's escrow_graphs_lock().
@@ -210,6 +215,23 @@ escrow_status escrow_graph_destroy(cudaGraph_t graph) {
     graph_lifetime_lock const lock;
     check(cudaGraphDestroy(graph), "cudaGraphDestroy");
   });
+}
+
+escrow_status escrow_capture_end(cudaStream_t stream, escrow_captured** captured) {
+  return run_without_gil(__func__, [&](c_call by) {
+    escrow_captured*& result = by.need(captured, "captured");
+    graph made = end_capture(stream, audit_use::by_default, by.where);
+    cudaGraph_t const handle = made.get(by.where);
+    result = new escrow_captured{std::move(made), handle};
+  });
+}
+
+cudaGraph_t escrow_captured_graph(escrow_captured const* captured) {
+  return captured == nullptr ? nullptr : captured->handle;
+}
+
+void escrow_captured_destroy(escrow_captured* captured) {
+  destroy_without_gil(captured);
 }
 
 escrow_status escrow_graph_audit(cudaGraph_t graph, cudaGraph_t const* bodies, size_t body_count,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What building a graph by hand costs: a chain of kernel nodes, each with two owners.
+// What building a graph by hand costs: a chain of kernel nodes, each with two owners. And an audit
+// of one.
 //
 // Each form takes turns with plain CUDA calls that keep nothing alive (bare): both build the same
 // chain, one right after the other. The time is nanoseconds per node from the empty graph to its
@@ -111,6 +112,24 @@ void run_owner_bytes(benchmark::State& state) {
   });
 }
 
+constexpr int audited_nodes = 1'000;
+
+void run_audit(benchmark::State& state) {
+  escrow::deleter deleter;
+  auto const memory = std::make_shared<device_buffer<int>>(2 * audited_nodes);
+  graph built(deleter);
+  graph_builder_ref last = built;
+  kernel const launched(test::kernel_address(test::kernel_id::two_pointers));
+  for (int i = 0; i < audited_nodes; ++i) {
+    std::shared_ptr<int> const first(memory, memory->data() + 2 * i);
+    std::shared_ptr<int> const second(memory, memory->data() + 2 * i + 1);
+    last = last.add(kernel_node(launched, {}, first, second));
+  }
+  std::size_t found = 0;
+  repeat(state, [&] { return us_of([&] { found += audit(built).size(); }); });
+  test::must(found == 0, "the graph has all that it uses");
+}
+
 constexpr int launched_nodes = 64;
 
 struct with_owners {
@@ -144,6 +163,8 @@ void register_all(settings const& how) {
   }
   add("memory/escrow/nodes:" + std::to_string(chain_nodes),
       {1, how.choose(3, 2), benchmark::kMillisecond}, &run_owner_bytes);  // a count needs no more
+  add("audit/nodes:" + std::to_string(audited_nodes),
+      {how.choose(20, 1), how.choose(9, 1), benchmark::kMicrosecond}, &run_audit);
   constexpr sizes on_gpu{.instances = 3, .row = 100, .steady = 200, .bursts = 2};
   std::string const nodes = "/nodes:" + std::to_string(launched_nodes);
   add_launches(how, "retained/bare_again" + nodes, &make_bare, &make_bare, on_gpu);

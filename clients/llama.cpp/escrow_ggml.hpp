@@ -18,18 +18,28 @@ inline void escrow_ggml_check(escrow_status status) {
   if (status != ESCROW_OK) GGML_ABORT("Escrow: %s", escrow_last_error());
 }
 
-// Execs. The calls keep CUDA's names, for another type of the exec: ggml's lines stay as they are.
+// Graphs and execs. The calls keep CUDA's names, for other types: ggml's lines stay as they are.
 
-inline cudaError_t cudaGraphInstantiate(escrow_exec** exec, cudaGraph_t graph, cudaGraphNode_t*,
-                                        char*, std::size_t) {
-  escrow_ggml_check(escrow_exec_create(graph, 0, nullptr, 0, exec));
+inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, escrow_captured** graph) {
+  escrow_ggml_check(escrow_capture_end(stream, graph));
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaGraphDestroy(escrow_captured* graph) {
+  escrow_captured_destroy(graph);
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaGraphInstantiate(escrow_exec** exec, escrow_captured* graph,
+                                        cudaGraphNode_t*, char*, std::size_t) {
+  escrow_ggml_check(escrow_exec_create(escrow_captured_graph(graph), 0, nullptr, 0, exec));
   return cudaSuccess;
 }
 
 // cudaErrorGraphExecUpdateFailure if the graph does not fit.
-inline cudaError_t cudaGraphExecUpdate(escrow_exec* exec, cudaGraph_t graph,
+inline cudaError_t cudaGraphExecUpdate(escrow_exec* exec, escrow_captured* graph,
                                        cudaGraphExecUpdateResultInfo*) {
-  escrow_status const status = escrow_exec_update(exec, graph, nullptr, 0);
+  escrow_status const status = escrow_exec_update(exec, escrow_captured_graph(graph), nullptr, 0);
   if (status == ESCROW_CUDA_ERROR) return escrow_last_cuda_error();
   escrow_ggml_check(status);
   return cudaSuccess;

@@ -285,6 +285,18 @@ void add_graphs(rows& add) {
   }).stated = {{"*", "after a failed end() the capture is over and the graph is gone"}};
   add("capture, dropped", runs("capture_scope::~capture_scope"), {begin, work},
       [](auto& in) { in.scope.reset(); });
+  step const begin_plainly = [](auto& in) {
+    must(cudaStreamBeginCapture(in.one, cudaStreamCaptureModeThreadLocal));
+  };
+  add("capture of a plain call, ended", runs("end_capture"), {begin_plainly, work}, [](auto& in) {
+    try {
+      in.copy.emplace(end_capture(in.one));
+    } catch (...) {  // of a stream that cannot be asked it goes on
+      owned_graph left;
+      if (cudaStreamEndCapture(in.one, left.out()) != cudaSuccess) cudaGetLastError();
+      throw;
+    }
+  }).stated = {{"*", "if the capture could not be ended, it is over and its graph gone"}};
   add("capture, as a call", runs("capture"), {}, [](auto& in) {
     in.copy.emplace(escrow::capture(in.one, [&in](stream_ref on) {
       escrow::check(launch_add(on.get(), in.cells.data(), 3), "cudaLaunchKernel");

@@ -355,46 +355,5 @@ TEST_F(EndInACallback, OfAGraphAndItsExecIsMadeByTheWorker) {
   EXPECT_TRUE(has_no_user_object());
 }
 
-TEST_F(EndInACallback, ACaptureEndsOnce) {
-  capture_scope scope(one);
-  static_cast<void>(scope.end());
-  expect_error<usage_error>([&] { return scope.end(); }, {"capture_scope::end", "end it once"});
-}
-
-// Another capture of the stream is not the scope's: it goes on.
-TEST_F(EndInACallback, ACaptureThatAnotherCallEnded) {
-  auto const end_natively = [&] {
-    cudaGraph_t made = nullptr;
-    must(cudaStreamEndCapture(one, &made));
-    must(cudaGraphDestroy(made));
-  };
-  for (bool const is_captured_again : {false, true}) {
-    {
-      capture_scope scope(one);
-      auto dropped = std::make_unique<capture_scope>(stream_ref(two));
-      end_natively();
-      cudaGraph_t made = nullptr;
-      must(cudaStreamEndCapture(two, &made));
-      must(cudaGraphDestroy(made));
-      if (is_captured_again) {
-        must(cudaStreamBeginCapture(one, cudaStreamCaptureModeThreadLocal));
-        must(cudaStreamBeginCapture(two, cudaStreamCaptureModeThreadLocal));
-      }
-      expect_error<usage_error>([&] { return scope.end(); },
-                                {"capture_scope::end", "cudaStreamEndCapture(), ended"});
-      dropped.reset();
-    }
-    for (cudaStream_t const each : {one.get(), two.get()}) {
-      cudaStreamCaptureStatus status{};
-      must(cudaStreamIsCapturing(each, &status));
-      EXPECT_EQ(is_captured_again, status == cudaStreamCaptureStatusActive);
-      if (!is_captured_again) continue;
-      cudaGraph_t made = nullptr;
-      must(cudaStreamEndCapture(each, &made));
-      must(cudaGraphDestroy(made));
-    }
-  }
-}
-
 }  // namespace
 }  // namespace escrow::test

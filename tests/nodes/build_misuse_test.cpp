@@ -30,6 +30,23 @@ class BuildMisuse : public nodes_world {
   std::shared_ptr<event const> const shared_event = std::make_shared<event>();
 };
 
+TEST_F(BuildMisuse, AGraphIsNoPartOfItself) {
+  node const first = add_to(*built, 0);
+  graph const other(*worker);
+  node const child = first.add(child_node(other));
+  conditional_node const branch = child.add(if_node(build(*built).make_condition(1)));
+  constexpr char const* itself = "`child` is the graph that it would become a part of";
+  test::expect_refused(
+      {{"graph_builder_ref::add", {itself}, [&] { first.add(child_node(*built)); }},
+       {"graph_builder_ref::add",
+        {itself},
+        [&] { static_cast<void>(branch.body().add(child_node(*built))); }},
+       {"node::set", {itself}, [&] { child.set(child_node(*built)); }},
+       {"graph::add_child", {itself}, [&] { built->add_child(*built); }}});
+  graph twice(*worker);
+  add_to(twice, 0).add(child_node(twice.clone()));
+}
+
 TEST_F(BuildMisuse, AKindThatCannotBeIsRefused) {
   int* const null = nullptr;
   int* const data = device.data();

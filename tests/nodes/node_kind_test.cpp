@@ -173,7 +173,7 @@ TEST_F(NodeKind, IsRefusedWhereTheGraphMayKeepSomethingForTheNode) {
 
 TEST_F(NodeKind, IsRefusedOfNodesThatHaveNone) {
   node const first = add_to(*built, 0);
-  node const child = first.add(child_node(*built));
+  node const child = first.add(child_node(graph(*worker)));
   condition const always = build(*built).make_condition(1);
   node const branch = child.add(if_node(always));
   for (node const& each : {child, branch, first.join()}) {

@@ -227,7 +227,12 @@ struct world_streams : world_state {
     }
     meet(capture_ended_by_another_thread, ended.thread != thread_ && !ended.is_relaxed);
     cudaGraph_t native = nullptr;
-    {
+    if (way == 0 && !ended.into) {
+      try {
+        native = end_capture(streams_[s].handle).detach();
+      } catch (cuda_error const&) {
+      }
+    } else {
       graph_lifetime_lock const turn;
       static_cast<void>(cudaStreamEndCapture(streams_[s].handle, &native));
     }

@@ -301,7 +301,38 @@ static void c_null_is_refused_for_clients(void) {
   EXPECT_OK(escrow_graph_destroy(graph));
 }
 
+// As an engine that captures anew, and updates its exec if the graph fits.
+static void c_ends_captures_of_others(void) {
+  escrow_allocator* const memory = new_memory((escrow_options){.label = "captures"});
+  escrow_exec* exec = NULL;
+  for (int i = 0; i < 3; ++i) {
+    void* scratch = NULL;
+    escrow_captured* captured = NULL;
+    bool is_created = false;
+    EXPECT_CUDA(cudaStreamBeginCapture(c_stream(0), cudaStreamCaptureModeThreadLocal));
+    EXPECT_OK(escrow_allocator_allocate(memory, c_stream(0), 64, 0, &scratch));
+    EXPECT_CUDA(cudaMemsetAsync(scratch, i, 64, c_stream(0)));
+    EXPECT_OK(escrow_allocator_free(memory, c_stream(0), scratch));
+    EXPECT_OK(escrow_capture_end(c_stream(0), &captured));
+    EXPECT(escrow_captured_graph(captured) != NULL);
+    EXPECT_OK(escrow_exec_update_or_create(&exec, escrow_captured_graph(captured), 0, NULL, 0,
+                                           &is_created));
+    EXPECT(is_created == (i == 0));
+    escrow_captured_destroy(captured);
+    EXPECT_OK(escrow_exec_launch(exec, c_stream(0)));
+  }
+  escrow_exec_destroy(exec);
+  c_sync(0);
+  escrow_captured* none = NULL;
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_capture_end(c_stream(0), &none));
+  EXPECT(none == NULL);
+  EXPECT(escrow_captured_graph(NULL) == NULL);
+  escrow_captured_destroy(NULL);
+  escrow_allocator_destroy(memory);
+}
+
 c_case const c_client_cases[] = {
+    CASE(c_ends_captures_of_others),
     CASE(c_an_exec_is_updated_or_made),
     CASE(c_an_exec_that_cannot_be_made_anew_stays),
     CASE(c_a_graph_is_destroyed_beside_a_capture),

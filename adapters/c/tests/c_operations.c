@@ -35,11 +35,16 @@ static void two_memories(void) {
   EXPECT_OK(escrow_allocator_allocate(all.allocator, c_stream(0), 1, 0, &all.memory));
 }
 static void begin_capture(void) {
-  EXPECT_CUDA(cudaStreamBeginCapture(c_stream(0), cudaStreamCaptureModeGlobal));
+  enum cudaStreamCaptureStatus now = cudaStreamCaptureStatusNone;
+  EXPECT_CUDA(cudaStreamIsCapturing(c_stream(0), &now));
   all.is_capturing = true;
+  if (now == cudaStreamCaptureStatusActive) return;
+  EXPECT_CUDA(cudaStreamBeginCapture(c_stream(0), cudaStreamCaptureModeGlobal));
 }
 static void end_capture(void) {
-  if (!all.is_capturing) return;
+  enum cudaStreamCaptureStatus now = cudaStreamCaptureStatusNone;
+  EXPECT_CUDA(cudaStreamIsCapturing(c_stream(0), &now));
+  if (now == cudaStreamCaptureStatusNone) return;
   EXPECT_CUDA(cudaStreamEndCapture(c_stream(0), &all.graph));
   all.is_capturing = false;
 }
@@ -230,6 +235,15 @@ static escrow_status destroy_graph(void) {
   if (status == ESCROW_OK) all.other = NULL;
   return status;
 }
+static escrow_status end_by_escrow(void) {
+  escrow_captured* captured = NULL;
+  if (!all.is_capturing) begin_capture();  // again, after a failure
+  escrow_status const status = escrow_capture_end(c_stream(0), &captured);
+  all.is_capturing = false;
+  EXPECT((status == ESCROW_OK) == (captured != NULL));
+  escrow_captured_destroy(captured);
+  return status;
+}
 static cudaError_t work(void* data) {
   (void)data;
   return cudaSuccess;
@@ -315,6 +329,7 @@ static void end_retired(c_outcome how) {
 }
 
 c_operation const c_operations[] = {
+    {"escrow_capture_end", &captured_memory, &end_by_escrow, &end},
     {"escrow_allocator_create", &nothing, &create_allocator, &end},
     {"escrow_allocator_allocate", &allocator, &allocate, &end},
     {"escrow_allocator_allocate, captured", &capturing_allocator, &allocate, &end},

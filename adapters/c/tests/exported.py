@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that the shared library of the C API exports the functions of escrow/escrow.h, and nothing else.
+"""Checks that the shared library of the C API exports the functions of its headers, and nothing else.
 
-exported.py NM LIBRARY HEADER
+exported.py NM LIBRARY HEADERS
 """
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-nm, library, header = sys.argv[1:]
+nm, library, headers = sys.argv[1:]
 lines = subprocess.run([nm, "-D", "--defined-only", "--format=posix", library], capture_output=True, text=True,
                        check=True).stdout.splitlines()
 exported = {line.split()[0] for line in lines}
-declared = set(re.findall(r"^[\w* ]*\b(escrow_\w+)\(", Path(header).read_text(), re.MULTILINE))
+text = "".join(each.read_text() for each in sorted(Path(headers).glob("*.h")))
+declared = set(re.findall(r"^[\w* ]*\b(escrow_\w+)\(", text, re.MULTILINE))
 problems = [f"{name} is exported, and is not in the header" for name in sorted(exported - declared)]
 problems += [f"{name} is in the header, and is not exported" for name in sorted(declared - exported)]
 print("\n".join(problems))

@@ -39,7 +39,7 @@ class engine {
       : mismatches_(mismatches), pool_(new escrow_ggml_pool(0, stream_.get(), nullptr)) {}
   ~engine() {
     if (instance_ != nullptr) must(cudaGraphExecDestroy(instance_));
-    escrow_ggml_check(escrow_graph_destroy(graph_));
+    must(cudaGraphDestroy(graph_));
     pool_.reset();
     must(cudaStreamSynchronize(stream_.get()));
   }
@@ -49,7 +49,7 @@ class engine {
   }
   // Of `more` nodes than the others.
   void capture(std::size_t mebibytes, int more = 0) {
-    escrow_ggml_check(escrow_graph_destroy(graph_));
+    must(cudaGraphDestroy(graph_));
     escrow_ggml_run(true, *pool_, [&] {
       must(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed));
       for (int i = 0; i <= more; ++i) evaluate(mebibytes, 2 + i);
@@ -92,7 +92,7 @@ class engine {
   owned_stream stream_ = make_stream();
   int* mismatches_;
   std::unique_ptr<ggml_cuda_pool> pool_;
-  cudaGraph_t graph_ = nullptr;
+  escrow_captured* graph_ = nullptr;
   escrow_exec* instance_ = nullptr;
 };
 

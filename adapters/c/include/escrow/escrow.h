@@ -19,83 +19,18 @@
 #ifndef ESCROW_ESCROW_H
 #define ESCROW_ESCROW_H
 
-#include <cuda_runtime_api.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include <escrow/graphs.h>
+#include <escrow/worker.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-// The version of this header: 10000 * major + 100 * minor + patch. escrow_version() has that of the
-// library. Before 1.0 a minor version may change the ABI; a patch may add functions, and members at
-// the ends of structs with a `size`.
-#define ESCROW_C_VERSION 200
-int escrow_version(void);
-
-typedef enum escrow_status {
-  ESCROW_OK = 0,
-  ESCROW_USAGE_ERROR = 1,  // the text says what to do
-  ESCROW_CUDA_ERROR = 2,   // see escrow_last_cuda_error(); a lack of device memory, too
-  ESCROW_EXHAUSTED = 3,    // a limit is reached: the text names what holds the rest
-  ESCROW_GROUP_BUSY = 4,   // see escrow_hoisted_launch()
-  ESCROW_OUT_OF_HOST_MEMORY = 5,
-  ESCROW_UNKNOWN_ERROR = 6
-} escrow_status;
-
-// The text of this thread's last failed call, until its next one fails; "" if none did. At most
-// 2047 characters.
-char const* escrow_last_error(void);
-// CUDA's error in that call; cudaSuccess if it was no ESCROW_CUDA_ERROR.
-cudaError_t escrow_last_cuda_error(void);
-// Whether that call was an escrow_retire...() that has taken the object all the same.
-bool escrow_last_error_took_object(void);
-
-// The source line of this thread's next call that returns an escrow_status: errors, and reports of
-// what it claims, name it. `file` must stay, as a literal does. escrow/callers.h says it for you.
-void escrow_set_caller(char const* file, int line);
-
-// The worker, which destroys what the GPU no longer needs. The process has one. `text` ends with
-// the call.
-typedef void (*escrow_error_handler)(void* user, escrow_status status, cudaError_t cuda_error,
-                                     char const* text);
-// Errors that no call can return go to `handler`, possibly concurrently; null: to nobody. A call of
-// the previous handler may still run when this returns.
-escrow_status escrow_on_error(escrow_error_handler handler, void* user);
-
-// Waits until everything that was retired or freed before the call, and that no graph holds, is
-// destroyed, for at most `timeout_ns`. `is_drained`: whether it is.
-escrow_status escrow_drain(uint64_t timeout_ns, bool* is_drained);
-
-// Statistics are read one by one, so they may be inconsistent by a few. Set `size` before the call.
-typedef struct escrow_worker_stats {
-  size_t size;  // sizeof(escrow_worker_stats)
-  uint64_t reclaimed;
-  uint64_t pending;    // waiting for the GPU
-  uint64_t in_graphs;  // held by graphs and execs
-  uint64_t leaked;     // never freed: not known when the GPU is done
-  uint64_t errors;     // reported to on_error
-} escrow_worker_stats;
-escrow_status escrow_worker_statistics(escrow_worker_stats* stats);
-
-// Calls `destroy(object)` on the worker once the GPU no longer needs the object: after the work on
-// `stream` so far, or, if that is being captured, when the graph no longer needs it. If it fails,
-// the object is still the caller's, unless escrow_last_error_took_object(). Then the worker
-// destroys it, or it is leaked and counted, since work may use it. Do not launch what was captured.
-typedef void (*escrow_destroy)(void* object);
-escrow_status escrow_retire(cudaStream_t stream, escrow_destroy destroy, void* object);
-// The same, as soon as possible: for an object that no GPU work uses. Also in CUDA callbacks.
-escrow_status escrow_retire_now(escrow_destroy destroy, void* object);
-// The same, when `graph`, its clones and execs are destroyed and their launches done.
-escrow_status escrow_retire_with_graph(cudaGraph_t graph, escrow_destroy destroy, void* object);
-
 // Graphs that share scratch: their launches run one after another, and together they need what the
 // largest needs. For the rules see escrow/deleter/sharing_group.hpp. May be destroyed before its
 // allocators, pools and graphs.
 
-typedef struct escrow_group escrow_group;
 // `label`: in errors and reports; null: "group".
 escrow_status escrow_group_create(char const* label, escrow_group** group);
 void escrow_group_destroy(escrow_group* group);
@@ -316,81 +251,6 @@ typedef struct escrow_pool_stats {
 escrow_status escrow_pool_statistics(escrow_pool* pool, escrow_pool_stats* stats);
 // As escrow_allocator_describe().
 escrow_status escrow_pool_describe(escrow_pool* pool, char* text, size_t capacity, size_t* length);
-
-// Graphs. Instead of cudaGraphInstantiate and cudaGraphLaunch: an exec that launches as fast as one
-// whose graph holds nothing. `bodies`: all body graphs of conditional nodes; null if there are
-// none. For the rules see escrow/graph/graph_exec.hpp.
-
-typedef struct escrow_exec escrow_exec;
-// `flags`: cudaGraphInstantiateFlags, or'ed. `graph` stays the caller's.
-escrow_status escrow_exec_create(cudaGraph_t graph, unsigned long long flags,
-                                 cudaGraph_t const* bodies, size_t body_count, escrow_exec** exec);
-// The same, and so many `copies` for escrow_exec_launch_many(), which then takes one launch of CUDA
-// for as many runs. They take the memory and the time of as many execs.
-escrow_status escrow_exec_create_with_copies(cudaGraph_t graph, unsigned long long flags,
-                                             size_t copies, escrow_exec** exec);
-// If CUDA launches but refuses the event behind it, the text names cudaEventRecord.
-escrow_status escrow_exec_launch(escrow_exec* exec, cudaStream_t stream);
-// Runs the graph so often, one run after another. If CUDA refuses a launch, the text says how many
-// runs were enqueued before.
-escrow_status escrow_exec_launch_many(escrow_exec* exec, cudaStream_t stream, size_t times);
-// From the next launch on runs `graph`, which has the same nodes and edges, and holds what it
-// holds. Fails after a launch that named cudaEventRecord, until the exec is launched again.
-escrow_status escrow_exec_update(escrow_exec* exec, cudaGraph_t graph, cudaGraph_t const* bodies,
-                                 size_t body_count);
-// Updates *exec, or, if it is null or `graph` does not fit it, puts a new one into *exec: made with
-// `flags`, with as many `copies` as the one that it replaces, which is destroyed. `is_created`, if
-// not null: whether it is new. On failure *exec is unchanged.
-escrow_status escrow_exec_update_or_create(escrow_exec** exec, cudaGraph_t graph,
-                                           unsigned long long flags, cudaGraph_t const* bodies,
-                                           size_t body_count, bool* is_created);
-// At any time, with launches in flight, too.
-void escrow_exec_destroy(escrow_exec* exec);
-
-// Around plain CUDA calls that create or destroy graphs and execs, if other threads, as the worker
-// in `destroy`, may create or destroy related ones: else CUDA corrupts the heap. For which calls,
-// and the rules, see escrow/core/capture.hpp. Escrow's functions lock by themselves.
-// Recursive; lock and unlock on the same thread. An unlock without a lock does nothing.
-void escrow_graphs_lock(void);
-void escrow_graphs_unlock(void);
-// As cudaGraphDestroy(), under that lock; invalidates no capture. Null does nothing.
-escrow_status escrow_graph_destroy(cudaGraph_t graph);
-
-// Addresses in any graph of memory that it does not keep, a line for each of so many `findings`:
-// see escrow/graph/audit.hpp. The text as that of escrow_allocator_describe().
-escrow_status escrow_graph_audit(cudaGraph_t graph, cudaGraph_t const* bodies, size_t body_count,
-                                 size_t* findings, char* text, size_t capacity, size_t* length);
-
-// What a graph held, for code that instantiates and launches by itself: the graph holds nothing
-// any more. Keep it until the last launch is enqueued. For the rules see escrow/graph/hoist.hpp.
-typedef struct escrow_hoisted escrow_hoisted;
-escrow_status escrow_hoist(cudaGraph_t graph, cudaGraph_t const* bodies, size_t body_count,
-                           escrow_hoisted** hoisted);
-// Launches on a stream, in the call that it is given to. Its status fails that call.
-typedef cudaError_t (*escrow_launch_call)(void* data);
-// Runs `call(data)`, which launches plain execs of the graph on `stream`. Before, `stream` waits
-// for the last launch of the graph and of those that share something with it; afterwards the end of
-// what was launched is recorded for those, and for the release. No other launch of these graphs
-// begins meanwhile: in `call` that is ESCROW_USAGE_ERROR; on another thread it blocks the host for
-// at most `wait_max_ns`, and then fails with ESCROW_GROUP_BUSY. If this fails, `call` has not run,
-// or it has failed, or CUDA refuses both an event behind it and a wait on the host (the text names
-// cudaEventRecord), or `stream` captures then. After the last two, launches on other streams fail
-// until one on `stream` succeeds or this is released.
-escrow_status escrow_hoisted_launch(escrow_hoisted* hoisted, cudaStream_t stream,
-                                    escrow_launch_call call, void* data, uint64_t wait_max_ns);
-// Releases after the work on `stream` so far, and frees the handle, unless it fails.
-escrow_status escrow_hoisted_release(escrow_hoisted* hoisted, cudaStream_t stream);
-// The same, at once: no launch may be in flight.
-escrow_status escrow_hoisted_release_now(escrow_hoisted* hoisted);
-// For what cannot be released: leaks it, counts that, and reports it to on_error.
-void escrow_hoisted_destroy(escrow_hoisted* hoisted);
-
-// Runs `call(data)`, which enqueues work on `stream`, as one more launch of the group, for eager
-// work that shares its memory: what `call` allocates for `stream` from allocators of the group.
-// Free it in `call`: else ESCROW_USAGE_ERROR, with the work enqueued, since a launch overwrites it.
-// ..._kept, ..._for_host and pools are as outside. Else as escrow_hoisted_launch().
-escrow_status escrow_group_run(escrow_group* group, cudaStream_t stream, escrow_launch_call call,
-                               void* data, uint64_t wait_max_ns);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

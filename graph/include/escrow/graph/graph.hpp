@@ -46,8 +46,8 @@ class ESCROW_API graph {
   // NOLINTNEXTLINE(google-explicit-constructor): as a default constructor, also for `= {}`.
   graph(source_location where = source_location::current());
   explicit graph(deleter& its, source_location where = source_location::current());
-  // Takes over a graph created by plain calls, e.g. cudaStreamEndCapture. `id` is its capture id,
-  // if known. Throws std::bad_alloc, cuda_error, usage_error if the id is needed and cannot be
+  // Takes over a graph created by plain calls; see also end_capture(). `id` is its capture id, if
+  // known. Throws std::bad_alloc, cuda_error, usage_error if the id is needed and cannot be
   // learned; the graph is then destroyed.
   explicit graph(cudaGraph_t native, std::uint64_t id = 0,
                  source_location where = source_location::current());
@@ -161,6 +161,11 @@ class ESCROW_API capture_scope {
   [[nodiscard]] graph end(source_location where = source_location::current());
 
  private:
+  friend graph end_capture(stream_ref stream, audit_use audit, source_location where);
+  // Of a capture that goes on.
+  capture_scope(stream_ref stream, audit_use audit, capture_info const& begun) noexcept;
+  [[nodiscard]] graph end_as(char const* call, source_location where);
+
   // Whether the stream captures nothing, or something else.
   [[nodiscard]] bool is_ended_elsewhere() const noexcept;
   bool drop() noexcept;  // whether the capture is over
@@ -182,5 +187,14 @@ template <std::invocable<stream_ref> Enqueue>
   std::forward<Enqueue>(enqueue)(stream);
   return scope.end(where);
 }
+
+// Ends a capture that another call began, such as cudaStreamBeginCapture, and returns its graph.
+// Prefer it to cudaStreamEndCapture: which graph a plain handle names, CUDA before 13.1 tells at
+// 0.6 to 1 us a node, in each call that instantiates, updates or hoists. Throws as
+// capture_scope::end(), and usage_error if the stream is not being captured, or is captured into a
+// graph that Escrow owns.
+[[nodiscard]] ESCROW_API graph end_capture(stream_ref stream,
+                                           audit_use audit = audit_use::by_default,
+                                           source_location where = source_location::current());
 
 }  // namespace escrow::inline v0_2
