@@ -38,9 +38,11 @@ void event_ref::sync(source_location where) const {
   check(cudaEventSynchronize(event_), "cudaEventSynchronize", where);
 }
 
-event::event(source_location where) {
+event::event(source_location where) : event(cudaEventDisableTiming, where) {}
+
+event::event(unsigned flags, source_location where) {
   cudaEvent_t made = nullptr;
-  check(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "cudaEventCreateWithFlags", where);
+  check(cudaEventCreateWithFlags(&made, flags), "cudaEventCreateWithFlags", where);
   event_.reset(made);
 }
 

@@ -85,6 +85,12 @@ constexpr std::size_t copies_max = std::size_t{1} << 20;
 
 constexpr char const* creating_exec = "graph_exec::graph_exec";
 
+std::string_view advice_for(cudaError_t instantiated, bool is_conditional) noexcept {
+  if (instantiated != cudaErrorNotSupported || !is_conditional) return {};
+  return "a graph with conditional nodes has one exec at a time, and none beside a clone or an "
+         "embedded copy that was made before these nodes: destroy that first";
+}
+
 }  // namespace
 
 graph_exec::state::state(char const* call, graph_ref source, instantiate_options const& options,
@@ -99,7 +105,7 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
   }
   relaxed_capture_scope const relaxed;
   refuse_audited(call, source, options.audit, audited_call::instantiate, options.bodies);
-  graph_survey const survey = survey_of(call, source.get(), source.core(), options.bodies);
+  graph_survey const survey = survey_for_exec(call, source.get(), source.core(), options.bodies);
   is_bare_ = !survey.lacks_bodies;
   is_conditional_ = survey.conditionals != 0;
   clusters_ = survey.clusters;
@@ -109,7 +115,9 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
   cudaGraphExec_t made = nullptr;
   {
     graph_lifetime_lock const lock;
-    check(cudaGraphInstantiate(&made, source.get(), options.flags), "cudaGraphInstantiate");
+    cudaError_t const status = cudaGraphInstantiate(&made, source.get(), options.flags);
+    check(status, "cudaGraphInstantiate", source_location::current(),
+          advice_for(status, survey.conditionals != 0));
   }
   exec_.reset(made);
   row_ = row_of(source.get());
@@ -247,7 +255,7 @@ std::string graph_exec::state::update(char const* call, graph_ref source,
                                       std::vector<cudaGraph_t> const& bodies, references after,
                                       holding& before) {
   relaxed_capture_scope const relaxed;
-  graph_survey const survey = survey_of(call, source.get(), source.core(), bodies);
+  graph_survey const survey = survey_for_exec(call, source.get(), source.core(), bodies);
   if (survey.clusters != clusters_ && !(survey.clusters.all.empty() && clusters_.all.empty())) {
     return "a kernel runs in clusters of another size, or nodes with clusters were added in "
            "another order, which CUDA's update would not see";

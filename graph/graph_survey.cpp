@@ -68,7 +68,7 @@ group_set survey_tree(char const* call, cudaGraph_t graph, graph_survey& found) 
   if (registry.known(graph).is_used) found.known.insert(graph);
   child_graphs const children = children_of(graph);
   found.conditionals += children.conditionals;
-  add_clusters(found.clusters, children.kernels);
+  if (found.is_for_exec) add_clusters(found.clusters, children.kernels);
   std::vector<group_set> parts{registry.groups_of(graph)};
   for (cudaGraph_t const child : children.graphs) parts.push_back(survey_tree(call, child, found));
   if (group_order const* const shared = shared_group(parts)) {
@@ -85,10 +85,8 @@ group_set survey_tree(char const* call, cudaGraph_t graph, graph_survey& found) 
   return all;
 }
 
-}  // namespace
-
-graph_survey survey_of(char const* call, cudaGraph_t root, graph_core* core,
-                       std::span<cudaGraph_t const> bodies) {
+graph_survey survey(char const* call, cudaGraph_t root, graph_core* core,
+                    std::span<cudaGraph_t const> bodies, bool is_for_exec) {
   if (root == nullptr) {
     throw usage_error(call, "the graph is null: it was moved from or detached",
                       "pass a graph that exists");
@@ -104,6 +102,7 @@ graph_survey survey_of(char const* call, cudaGraph_t root, graph_core* core,
   }
   std::ranges::for_each(bodies, add_body);
   graph_survey found;
+  found.is_for_exec = is_for_exec;
   std::vector<group_set> parts{survey_tree(call, root, found)};
   for (cudaGraph_t const body : all_bodies) parts.push_back(survey_tree(call, body, found));
   if (!found.clusters.all.empty()) {
@@ -119,13 +118,25 @@ graph_survey survey_of(char const* call, cudaGraph_t root, graph_core* core,
   return found;
 }
 
+}  // namespace
+
+graph_survey survey_of(char const* call, cudaGraph_t root, graph_core* core,
+                       std::span<cudaGraph_t const> bodies) {
+  return survey(call, root, core, bodies, false);
+}
+
+graph_survey survey_for_exec(char const* call, cudaGraph_t root, graph_core* core,
+                             std::span<cudaGraph_t const> bodies) {
+  return survey(call, root, core, bodies, true);
+}
+
 graph_survey survey_for_copy(char const* call, graph_core& original) {
-  graph_survey survey = survey_of(call, original.native(), &original, {});
-  for (auto const& group : survey.groups) survey.pins.add(call, group);
-  for (cudaGraph_t const each : survey.known) {
+  graph_survey found = survey_of(call, original.native(), &original, {});
+  for (auto const& group : found.groups) found.pins.add(call, group);
+  for (cudaGraph_t const each : found.known) {
     static_cast<void>(graph_registry::global().seal(each));
   }
-  return survey;
+  return found;
 }
 
 void note_copies(graph_survey const& originals, cudaGraph_t original, cudaGraph_t copy,

@@ -22,6 +22,7 @@ namespace escrow::inline v0_2 {
 struct graph_survey {
   std::set<cudaGraph_t> known;   // graphs that hold something, or were hoisted
   std::size_t conditionals = 0;  // nodes
+  bool is_for_exec = false;
   // Fewer bodies were named than exist, while any graph holds anything.
   bool lacks_bodies = false;
   // Why no exec may run it; empty: nothing is wrong. Parts share slots of a sharing group, and may
@@ -29,7 +30,7 @@ struct graph_survey {
   std::string problem;
   std::string advice;
   graph_registry::group_set groups;  // of all
-  // Of each kernel that runs in clusters, its place and their size: see graph_shape.
+  // Of each kernel that runs in clusters, its place and their size: see graph_shape. For an exec.
   kernel_clusters clusters;
   group_pins pins;  // of a copy: they are not parked meanwhile
 };
@@ -39,6 +40,9 @@ struct graph_survey {
 // cuda_error, std::bad_alloc.
 [[nodiscard]] graph_survey survey_of(char const* call, cudaGraph_t root, graph_core* core,
                                      std::span<cudaGraph_t const> bodies);
+// The same with `clusters`, for an exec: a call of the driver for each kernel.
+[[nodiscard]] graph_survey survey_for_exec(char const* call, cudaGraph_t root, graph_core* core,
+                                           std::span<cudaGraph_t const> bodies);
 
 // The same before a copy: also seals the sets, since the copy must not get later additions. Throws
 // usage_error if a sharing group of it is parked.

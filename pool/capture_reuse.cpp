@@ -142,10 +142,9 @@ bool capture_reuse::end_lease_in(slot& held, capture_info const& capture,
   graph_nodes with_earlier;
   if (held.is_reused_ && !is_behind_claim) {
     if (!is_unchanged_in(held, capture.graph)) refuse_changed("lease::release");
-    with_earlier.assign(after.begin(), after.end());
-    for (cudaGraphNode_t const node : held.released_after_) {
-      if (!contains(after, node)) with_earlier.push_back(node);
-    }
+    with_earlier = held.released_after_;
+    remove_before(with_earlier, after);
+    with_earlier.insert(with_earlier.begin(), after.begin(), after.end());
     after = with_earlier;
   }
   std::uint64_t const edges = fingerprint_of(after);

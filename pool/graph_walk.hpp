@@ -60,6 +60,11 @@ void for_each_dependency(cudaGraphNode_t node, Found found) {
   for (std::size_t i = 0; i < count; ++i) found(earlier[i], edges[i]);
 }
 
+// Removes what one of `after` is, or ends after, as far as a short walk back finds it: these lists
+// would grow with each lease that ends on another stream than its own. Throws cuda_error,
+// std::bad_alloc.
+void remove_before(graph_nodes& earlier, std::span<cudaGraphNode_t const> after);
+
 // An order-independent hash of the dependencies and edges of all `asked`. Collisions have a chance
 // of one in 2^64. Throws cuda_error, std::bad_alloc.
 [[nodiscard]] std::uint64_t fingerprint_of(std::span<cudaGraphNode_t const> asked);

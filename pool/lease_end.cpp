@@ -71,7 +71,11 @@ void slot_pool::lease_end::release_on(state& in, claimed_slot& lease, stream_use
       check(cudaStreamWaitEvent(on.handle, also.recorded.get(), 0), "cudaStreamWaitEvent");
     }
   }
-  if (is_in_its_own) return release_captured(in, lease, capture, end, is_claiming_stream);
+  if (is_in_its_own) {
+    // A stream's later work in a capture comes after its earlier work.
+    bool const is_behind_claim = is_claiming_stream || is_same_stream(lease.on, on);
+    return release_captured(in, lease, capture, end, is_behind_claim);
+  }
   if (capture.is_none()) {
     if (used.place_ != nullptr && release_in_run(in, lease, on)) return;
     check(release_eager(in, lease, on), "cudaEventRecord");

@@ -136,7 +136,7 @@ std::shared_ptr<exec_state> find_exec(cudaGraphExec_t handle) {
 
 cudaError_t instantiate(graph_state& source, int device, unsigned long long flags,
                         callbacks& reclaimed, cudaGraphExec_t* handle) {
-  if ((has_conditionals(source) || has_memory_nodes(source)) && *source.execs != 0)
+  if ((has_conditionals(source) || has_memory_nodes(source)) && *source.copies != 0)
     return cudaErrorNotSupported;
   if (!bodies_are_legal(source) || !conditions_are_used(source)) return cudaErrorInvalidValue;
   auto exec = std::make_shared<exec_state>();
@@ -147,8 +147,8 @@ cudaError_t instantiate(graph_state& source, int device, unsigned long long flag
   }
   exec->device = device;
   exec->frees_on_launch = (flags & cudaGraphInstantiateFlagAutoFreeOnLaunch) != 0;
-  exec->execs_of_source = source.execs;
-  ++*exec->execs_of_source;
+  exec->copies_of_source = source.copies;
+  ++*exec->copies_of_source;
   *handle = the().execs.add(std::move(exec));
   return cudaSuccess;
 }
@@ -168,7 +168,7 @@ void destroy_exec(api_call& c, std::shared_ptr<exec_state> const& exec) {
         c.name);
     forget_conditions(*exec->graph);
   }
-  --*exec->execs_of_source;
+  --*exec->copies_of_source;
   retire(*exec, exec->graph, c.reclaimed);
 }
 

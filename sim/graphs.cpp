@@ -111,6 +111,10 @@ std::shared_ptr<graph_state> clone(graph_state const& source, bool with_handles)
   auto copy = with_handles ? make_graph() : std::make_shared<graph_state>();
   copy->conditions = source.conditions;
   copy->made_of.push_back(source.own);
+  if (with_handles) {
+    copy->copies_of_source = source.copies;
+    ++*copy->copies_of_source;
+  }
   for (auto const& [id, reference] : source.references) {
     if (auto* const object = find_object(reference.object);
         object != nullptr && object->id == id && reference.count > 0) {
@@ -139,6 +143,7 @@ void dismantle(std::shared_ptr<graph_state> const& graph, callbacks& reclaimed) 
   for (auto const& node : graph->nodes) {
     for (auto const& inner : inner_graphs(*node)) dismantle(inner, reclaimed);
   }
+  if (auto const source = std::exchange(graph->copies_of_source, {})) --*source;
   the().graphs.erase(graph->handle);
 }
 

@@ -196,15 +196,17 @@ struct graph_state {
   std::shared_ptr<sole_use> own = std::make_shared<sole_use>();
   // Those of the graph that this was made of, and then of the one that updated it last.
   std::vector<std::shared_ptr<sole_use>> made_of;
-  // Execs of this very graph that are alive; a graph with conditional nodes may have one.
-  std::shared_ptr<std::size_t> execs = std::make_shared<std::size_t>(0);
+  // Execs and copies of this very graph that are alive: a graph with conditional nodes may be
+  // instantiated if there are none (measured).
+  std::shared_ptr<std::size_t> copies = std::make_shared<std::size_t>(0);
+  std::shared_ptr<std::size_t> copies_of_source;  // if this is a copy with a handle
 };
 
 struct exec_state {
   cudaGraphExec_t handle = nullptr;
   // A private clone of the graph, in topological order.
   std::shared_ptr<graph_state> graph;
-  std::shared_ptr<std::size_t> execs_of_source;
+  std::shared_ptr<std::size_t> copies_of_source;
   int device = 0;
   // Memory that an earlier launch left is freed by the next.
   bool frees_on_launch = false;

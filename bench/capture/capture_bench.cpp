@@ -64,6 +64,33 @@ void claim(benchmark::State& state, int branch_count, int claims) {
   taken.report(state);
 }
 
+// As an engine's operators claim: four kernels between two claims, blocks of three sizes, and
+// releases that name the stream.
+void spaced(benchmark::State& state, int claims) {
+  streams const on = make_streams(1);
+  scratch<true> from;
+  auto const plain = [](cudaStream_t stream) { enqueue_row(stream, 5); };
+  int count = 0;
+  auto const ours = [&](cudaStream_t stream) {
+    auto claimed = from.pool.claim(stream, std::size_t{4096} << (count++ % 3));
+    test::must(test::launch_tiny(stream));
+    claimed.release(stream);
+    enqueue_row(stream, 4);
+  };
+  static_cast<void>(captured_times(on, claims, ours));
+  settle(from.deleter);
+  turns taken;
+  repeat(state, [&] {
+    test::owned_graph plain_graph, our_graph;
+    double const us = taken.add_us([&] { plain_graph = captured_times(on, claims, plain); },
+                                   [&] { our_graph = captured_times(on, claims, ours); }, claims);
+    our_graph.reset();
+    settle(from.deleter);
+    return us;
+  });
+  taken.report(state);
+}
+
 // Retiring many owners in one capture: for each owner, beside a capture without any.
 void retire(benchmark::State& state, int owners) {
   graph_maker make;
@@ -171,6 +198,10 @@ void register_all(settings const& how) {
       add("capture/scratch" + name, how_often, &claim<scratch<false>>, branches, claims);
       add("capture/grouped" + name, how_often, &claim<scratch<true>>, branches, claims);
     }
+  }
+  for (int const claims : {32, 1024}) {
+    add("capture/spaced/claims:" + std::to_string(claims), often(claims > 32 ? 10 : 40), &spaced,
+        claims);
   }
   int const owners = how.choose(8192, 512);
   add("capture/retire/owners:" + std::to_string(owners), of_large, &retire, owners);

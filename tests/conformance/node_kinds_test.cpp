@@ -221,6 +221,26 @@ TEST_F(Conditional, AGraphCanHaveOneExecAtATime) {
   EXPECT_EQ(status_of_instantiation(graph), cudaSuccess);
 }
 
+TEST_F(Conditional, AGraphHasNoExecWhileACopyOfBeforeTheNodeIsAlive) {
+  for (bool const is_embedded : {false, true}) {
+    owned_graph from = make_graph();
+    add_kernel(from, tiny_call());
+    owned_graph copy = make_graph();
+    if (is_embedded) {
+      cudaGraphNode_t node = nullptr;
+      must(cudaGraphAddChildGraphNode(&node, copy, nullptr, 0, from));
+    } else {
+      must(cudaGraphClone(copy.out(), from));
+    }
+    add_kernel(add_conditional(from), tiny_call());
+    EXPECT_EQ(status_of_instantiation(from), cudaErrorNotSupported);
+    add_kernel(add_conditional(copy), tiny_call());
+    EXPECT_EQ(status_of_instantiation(copy), cudaSuccess);
+    copy.reset();
+    EXPECT_EQ(status_of_instantiation(from), cudaSuccess);
+  }
+}
+
 TEST_F(Conditional, AValueOfARunningLaunchIsNotChangedByTheCallThatLaunchesAgain) {
   pinned_flag flag;
   auto const condition = make_condition(graph, 1);

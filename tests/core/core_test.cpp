@@ -163,6 +163,28 @@ TEST(Event, IsEmptyOnceMovedFromOrDetached) {
   EXPECT_FALSE(third);
   EXPECT_EQ(cudaEventQuery(kept), cudaSuccess) << "the caller owns it";
   EXPECT_FALSE(event::none());
+  EXPECT_FALSE(event::none().flags());
+  EXPECT_FALSE(event().flags());
+}
+
+TEST(Event, IsFoundByItsHandleWhileItHasAnOwner) {
+  std::shared_ptr<event const> const waits = event::shared();
+  std::shared_ptr<event const> timed = event::shared(cudaEventDefault);
+  cudaEvent_t const handle = timed->get();
+  EXPECT_EQ(event::from(handle), timed);
+  EXPECT_EQ(event::from(handle)->flags(), cudaEventDefault);
+  EXPECT_EQ(event::from(waits->get())->flags(), cudaEventDisableTiming);
+  float ms = 0;
+  must(cudaEventRecord(handle));
+  must(cudaEventSynchronize(handle));
+  EXPECT_EQ(cudaEventElapsedTime(&ms, handle, handle), cudaSuccess);
+  timed.reset();
+  event const alone;
+  for (cudaEvent_t const other : {handle, alone.get(), cudaEvent_t{}}) {
+    expect_error<usage_error>([other] { return event::from(other); },
+                              {"event::from", "no event::shared()", "pass the handle"});
+  }
+  expect_error<cuda_error>([] { return event::shared(0x4000); }, {"cudaEventCreateWithFlags"});
 }
 
 TEST(EventCache, GivesBackWhatAnyThreadPut) {

@@ -85,6 +85,19 @@ TEST_F(NodeKind, OfFillsCopiesCallablesAndEvents) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST_F(NodeKind, OfAnEventHasWhatItsMakerKnew) {
+  node const record = build(*built).add(record_node(event::shared(cudaEventDefault)));
+  graph other(*worker);
+  node const again = build(other).add(record.kind());
+  built.reset();
+  cudaEvent_t handle = nullptr;
+  must(cudaGraphEventRecordNodeGetEvent(again.get(), &handle));
+  EXPECT_EQ(event::from(handle)->flags(), cudaEventDefault);
+  again.destroy();
+  worker->drain();
+  expect_refused([handle] { return event::from(handle); }, "event::from", "no event::shared()");
+}
+
 TEST_F(NodeKind, OfACapturedKernelHasItsArgumentsAndNoOwner) {
   std::optional<graph> plain(
       captured([&](cudaStream_t on) { must(launch_add(on, cells.data(), 3)); }));
@@ -160,9 +173,10 @@ TEST_F(NodeKind, IsRefusedWhereTheGraphMayKeepSomethingForTheNode) {
     launch(on, kernel(add), {.deleter = worker.get()}, shared(fate), 1);
   });
   expect_refused([&] { return sole_node(launched).kind(); }, "node::kind", more);
-  auto const branch = build(*built).add(if_node(build(*built).make_condition(1)));
+  graph const conditional(*worker);
+  auto const branch = build(conditional).add(if_node(build(conditional).make_condition(1)));
   node const in_body = add_to(branch.body(), 0);
-  graph_exec exec(*built);
+  graph_exec exec(conditional);
   branch.destroy();
   for (auto const& refused : std::vector<std::function<void()>>{
            [&] { static_cast<void>(in_body.kind()); },

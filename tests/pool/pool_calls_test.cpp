@@ -152,6 +152,37 @@ TEST_F(CapturedCalls, AreFewOnManyBranchesInTurn) {
   for (owned_stream const& branch : branches) order(branch, one);
 }
 
+// As an engine's operators do: some kernels between two claims, and releases that name a stream.
+TEST_F(CapturedCalls, DoNotGrowWithTheGraph) {
+  sharing_group const group;
+  for (bool const is_grouped : {false, true}) {
+    for (bool const is_elsewhere : {false, true}) {
+      pool_options its = options(8);
+      if (is_grouped) its.group = group;
+      scratch_pool pool(its);
+      capture captured{one, cudaStreamCaptureModeGlobal};
+      auto const step = [&](std::size_t i) {
+        auto held = pool.claim(one, 4096 * (1 + i % 3));
+        must(launch_tiny(one));
+        if (is_elsewhere) {
+          order(one, two);
+          must(launch_tiny(two));
+        }
+        held.release(is_elsewhere ? two : one);
+        if (is_elsewhere) order(two, one);
+        for (int k = 0; k < 3; ++k) must(launch_tiny(one));
+      };
+      std::size_t early = 0, late = 0;
+      for (std::size_t i = 0; i < 300; ++i) {
+        std::size_t const calls = calls_of([&] { step(i); })[""];
+        if (i >= 20 && i < 30) early += calls;
+        if (i >= 290) late += calls;
+      }
+      EXPECT_LE(late, early + early / 4) << is_grouped << is_elsewhere;
+    }
+  }
+}
+
 TEST_F(CapturedCalls, AGraphOfManyNodesHoldsAsManySlotsAsItsWidestMoment) {
   device_ints const memory{1};
   block_pool pool = make_pool(8);

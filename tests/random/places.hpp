@@ -204,8 +204,9 @@ struct graph_place {
   bool is_captured_into = false;
   bool is_hoisted = false;
   bool is_parent = false;
-  bool is_single = false;  // CUDA allows one exec, and no copy
-  bool has_calls = false;  // or events: no body may have them
+  bool is_single = false;   // CUDA allows one exec, and no copy
+  bool was_copied = false;  // and while a copy of before lives, no exec
+  bool has_calls = false;   // or events: no body may have them
   bool has_memory = false;
   bool has_events = false;
   bool was_instantiated = false;

@@ -279,6 +279,7 @@ struct world_changes : world_nodes {
     body_place& at = bodies_[b];
     graph_place& inner = graphs_[child];
     if (!inner.own || inner.has_calls || inner.serial == at.serial) return skipped;
+    inner.was_copied = true;
     // It may use the slot of a lease that lives.
     outcome const result = attempt(run_->shares, inner.is_single,
                                    [&] { static_cast<void>(at.own->add(child_node(*inner.own))); });

@@ -69,6 +69,7 @@ struct world_graphs : world_retired {
     graph_place& original = graphs_[from];
     graph_place& copy = graphs_[to];
     bool const is_known = original.own && way < 2;
+    original.was_copied = true;
     outcome const result = attempt(false, original.is_single, [&] {
       if (is_known) {
         copy.own.emplace(original.own->clone());
@@ -103,6 +104,7 @@ struct world_graphs : world_retired {
     bool const is_known = outer.own && inner.own && way < 3;
     // It may use the slot of a lease that lives.
     bool const may_overwrite = is_known && run_->shares;
+    inner.was_copied = true;
     outcome const result = attempt(may_overwrite, inner.is_single, [&] {
       if (!is_known) {
         cudaGraph_t const native = handle_of(outer);
@@ -287,23 +289,21 @@ struct world_graphs : world_retired {
   outcome do_instantiate(nth e, nth g, nth way) {
     exec_place& place = execs_[e];
     graph_place& source = graphs_[g];
-    outcome const result =
-        attempt(may_be_refused(source), source.is_single && has_exec(source.serial), [&] {
-          if (way == 3) {
-            cudaGraph_t const native = handle_of(source);
-            relaxed_capture_scope const relaxed;
-            graph_lifetime_lock const turn;
-            escrow::check(cudaGraphInstantiate(&place.plain, native, 0), "cudaGraphInstantiate");
-          } else if (way == 2 || !source.own) {
-            place.own.emplace(handle_of(source));
-          } else {
-            instantiate_options chosen;
-            if (source.has_memory && way == 1)
-              chosen.flags = cudaGraphInstantiateFlagAutoFreeOnLaunch;
-            if (way == 0) chosen.copies = 2;
-            place.own.emplace(*source.own, chosen);
-          }
-        });
+    outcome const result = attempt(may_be_refused(source), may_lack_exec(source), [&] {
+      if (way == 3) {
+        cudaGraph_t const native = handle_of(source);
+        relaxed_capture_scope const relaxed;
+        graph_lifetime_lock const turn;
+        escrow::check(cudaGraphInstantiate(&place.plain, native, 0), "cudaGraphInstantiate");
+      } else if (way == 2 || !source.own) {
+        place.own.emplace(handle_of(source));
+      } else {
+        instantiate_options chosen;
+        if (source.has_memory && way == 1) chosen.flags = cudaGraphInstantiateFlagAutoFreeOnLaunch;
+        if (way == 0) chosen.copies = 2;
+        place.own.emplace(*source.own, chosen);
+      }
+    });
     if (result != done) {
       meet(concurrent_branches_refused, result == refused);
       place = {};

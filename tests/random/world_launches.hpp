@@ -340,11 +340,10 @@ struct world_launches : world_graphs {
     // Bodies would still lead to the graph; and see exec_with_memory_launched.
     if (!source.own || source.has_memory || has_bodies(source.serial)) return skipped;
     std::optional<exec_set::member> added;
-    outcome const result =
-        attempt(may_be_refused(source), source.is_single && has_exec(source.serial), [&] {
-          if (!set_) set_.emplace();
-          added = set_->add(std::move(*source.own));
-        });
+    outcome const result = attempt(may_be_refused(source), may_lack_exec(source), [&] {
+      if (!set_) set_.emplace();
+      added = set_->add(std::move(*source.own));
+    });
     meet(concurrent_branches_refused, result == refused);
     if (result != done) return result;
     members_[f] = {.which = added};

@@ -224,6 +224,10 @@ struct world_state {
       return each.is_there() && each.made_of == serial;
     });
   }
+  /// Whether CUDA may have no exec of the graph.
+  bool may_lack_exec(graph_place const& place) const {
+    return place.is_single && (place.was_copied || has_exec(place.serial));
+  }
   bool is_usable(nth g) const { return graphs_[g].is_there() && !graphs_[g].is_captured_into; }
 
   bool is_there(node_place const& place) const {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <type_traits>
 
 #include "escrow/core/error.hpp"
@@ -46,7 +47,8 @@ class ESCROW_API event_ref {
   cudaEvent_t event_;
 };
 
-// What: owns a cudaEvent_t created with cudaEventDisableTiming on the current device.
+// What: owns a cudaEvent_t created on the current device, with cudaEventDisableTiming if no flags
+//   are named.
 // Thread safety: as event_ref; moving and destroying need exclusive access.
 // Lifetime: destroys the event, which CUDA allows at any time and with any current device; pending
 //   waits on it stay valid.
@@ -58,6 +60,16 @@ class ESCROW_API event {
   explicit event(source_location where = source_location::current());
   // Takes ownership; null gives an empty event.
   explicit event(cudaEvent_t native) noexcept : event_(native) {}
+  // One that several own, such as the nodes of graphs (record_node, wait_node). `flags`:
+  // cudaEventDefault, cudaEventDisableTiming, ..., or'ed. Throws cuda_error, std::bad_alloc.
+  [[nodiscard]] static std::shared_ptr<event const> shared(
+      unsigned flags = cudaEventDisableTiming, source_location where = source_location::current());
+  // What shared() made, by its handle, e.g. a node's, while it has an owner. Any thread. Throws
+  // usage_error for another handle.
+  [[nodiscard]] static std::shared_ptr<event const> from(
+      cudaEvent_t handle, source_location where = source_location::current());
+  // What shared() made it with; nothing of another one. Any thread.
+  [[nodiscard]] std::optional<unsigned> flags() const noexcept;
 
   [[nodiscard]] static event none() noexcept { return event(cudaEvent_t{}); }
 
@@ -71,6 +83,8 @@ class ESCROW_API event {
   struct destroy {
     ESCROW_API void operator()(cudaEvent_t unused) const noexcept;
   };
+  event(unsigned flags, source_location where);
+
   std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, destroy> event_;
 };
 

@@ -120,15 +120,26 @@ class owning_kind {
       if (owner_.is_empty()) return made;
     }
     made.payload = payload_of(call, core);
-    Owner& placed = made.payload->emplace(std::move(owner_));
-    if (params_.type == cudaGraphNodeTypeHost) made.params.host.userData = &placed;
-    if constexpr (requires { placed.end_slot_shares_with(*made.payload); }) {
-      placed.end_slot_shares_with(*made.payload);
+    if constexpr (requires { owner_.without_library(); }) {
+      if (auto* const arguments = owner_.without_library()) {
+        keep(made, *arguments);
+        return made;
+      }
     }
+    keep(made, owner_);
     return made;
   }
 
  private:
+  template <class Kept>
+  static void keep(node_draft& made, Kept& owner) {
+    Kept& placed = made.payload->emplace(std::move(owner));
+    if (made.params.type == cudaGraphNodeTypeHost) made.params.host.userData = &placed;
+    if constexpr (requires { placed.end_slot_shares_with(*made.payload); }) {
+      placed.end_slot_shares_with(*made.payload);
+    }
+  }
+
   static bool has_what_a_move_takes(Owner const& owner) noexcept {
     if constexpr (requires { owner.is_empty(); }) {
       return !owner.is_empty();

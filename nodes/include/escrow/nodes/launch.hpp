@@ -147,6 +147,11 @@ class launch_owner : public bound_arguments<To, Arguments...> {
   [[nodiscard]] bool is_empty() const noexcept {
     return bound_arguments<To, Arguments...>::is_empty() && library_ == nullptr;
   }
+  // What it keeps, if that is no library; else null. It is smaller, and most owners then fit into a
+  // retired_object.
+  [[nodiscard]] bound_arguments<To, Arguments...>* without_library() noexcept {
+    return library_ == nullptr ? this : nullptr;
+  }
 
  private:
   std::shared_ptr<void const> library_;
