@@ -28,6 +28,12 @@ void add_dependencies(stream_ref stream, graph_nodes after) {
         "cudaStreamUpdateCaptureDependencies");
 }
 
+bool are_in(graph_nodes const& some, cudaGraph_t graph) {
+  if (some.empty()) return true;
+  graph_nodes const all = nodes_of(graph);
+  return std::ranges::all_of(some, [&](cudaGraphNode_t node) { return contains(all, node); });
+}
+
 [[noreturn]] void refuse_changed(char const* call) {
   throw usage_error(call, "the nodes that used the resource before were changed or destroyed",
                     "edit a graph after its capture");
@@ -141,9 +147,11 @@ bool capture_reuse::end_lease_in(slot& held, capture_info const& capture,
   std::uint64_t const id = capture.id;
   graph_nodes with_earlier;
   if (held.is_reused_ && !is_behind_claim) {
-    if (!is_unchanged_in(held, capture.graph)) refuse_changed("lease::release");
     with_earlier = held.released_after_;
-    remove_before(with_earlier, after);
+    remove_before(with_earlier, after);  // what is found there is in the graph
+    if (!are_in(with_earlier, capture.graph) || !is_unchanged(held)) {
+      refuse_changed("lease::release");
+    }
     with_earlier.insert(with_earlier.begin(), after.begin(), after.end());
     after = with_earlier;
   }
@@ -231,9 +239,7 @@ bool capture_reuse::is_unchanged(slot const& released) {
 }
 
 bool capture_reuse::is_unchanged_in(slot const& released, cudaGraph_t graph) {
-  graph_nodes const all = nodes_of(graph);
-  auto const is_there = [&](cudaGraphNode_t node) { return contains(all, node); };
-  return std::ranges::all_of(released.released_after_, is_there) && is_unchanged(released);
+  return are_in(released.released_after_, graph) && is_unchanged(released);
 }
 
 slot* capture_reuse::take_before(size_class& size, capture_frontier const& asked, std::uint64_t id,

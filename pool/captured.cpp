@@ -65,7 +65,7 @@ slot* slot_pool::claim_search::take_existing() {
     found = in.reuse.take_before(of, frontier, capture.id, in.slots_max);
   }
   if (found != nullptr) return found;
-  found = in.take_idle(of, seen.pass);
+  found = in.take_idle(of, seen.pass, seen.is_first);
   if (found != nullptr) give_to_graph(*found);
   return found;
 }

@@ -31,11 +31,13 @@ class released_walk {
     std::uint64_t stamp;
     std::size_t missing;  // how many of the nodes were not met
   };
-  // Of earlier walks: what is found from a node on, and the fingerprint of its edges then.
+  // Of an earlier walk: of the releases until then, what is found from a node on; and the
+  // fingerprint of its edges then.
   struct known_node {
-    cudaGraphNode_t node;
-    std::uint64_t edges;
-    std::shared_ptr<stamps const> found;
+    cudaGraphNode_t node = nullptr;
+    std::uint64_t edges = 0;
+    std::uint64_t last_stamp = 0;
+    std::shared_ptr<stamps const> found = {};
   };
   using known_nodes = std::vector<known_node>;
 
@@ -55,7 +57,7 @@ class released_walk {
       auto const its = std::ranges::find(known_, node, &known_node::node);
       if (its != known_.end() && fingerprint_of({&node, 1}) == its->edges) {
         note_known(*its->found);
-        continue;
+        if (!is_newer_missing(its->last_stamp)) continue;
       }
       for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
         if (!seen_.contains(earlier) && ends_after(node, edge)) add(earlier);
@@ -63,7 +65,8 @@ class released_walk {
     }
     return true;
   }
-  [[nodiscard]] bool is_any_missing() const noexcept { return missing_ != 0; }
+  // Whether more than the frontier itself was looked at.
+  [[nodiscard]] bool has_walked() const noexcept { return walked_ != 0; }
   // What the claim comes after.
   [[nodiscard]] stamps const& found() const noexcept { return found_; }
 
@@ -81,6 +84,11 @@ class released_walk {
     for (sought_range& each : sought_) {
       if (each.missing != 0 && std::ranges::find(behind, each.stamp) != behind.end()) note(each);
     }
+  }
+  [[nodiscard]] bool is_newer_missing(std::uint64_t than) const {
+    return std::ranges::any_of(sought_, [than](sought_range const& each) {
+      return each.missing != 0 && each.stamp > than;
+    });
   }
   void note(sought_range& its) {
     its.missing = 0;

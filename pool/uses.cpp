@@ -121,7 +121,9 @@ void slot_pool::lease_use::keep_in_graph(state& in, char const* call, claimed_sl
                                          capture_info const& capture) {
   slot& used = *lease.what;
   refuse_of_scope(call, lease);
-  if (std::ranges::find(used.kept_in_, capture.id) != used.kept_in_.end()) return;
+  // From the back: most often it is the last one.
+  auto const is_kept = [&](std::uint64_t id) { return id == capture.id; };
+  if (std::any_of(used.kept_in_.rbegin(), used.kept_in_.rend(), is_kept)) return;
   used.kept_in_.reserve(used.kept_in_.size() + 1);
   wait_for_earlier_users(in, call, lease);
   in.hold_in_graph(used, capture, false, {});
