@@ -41,6 +41,15 @@ class CommittedTest(unittest.TestCase):
         with self.assertRaises(SystemExit):
             report.page_with("no marks", self.summary)
 
+    def test_each_missed_goal_has_its_value_and_a_reason(self):
+        page = (BENCH.parent / "docs/performance.md").read_text()
+        section = page.split("## Goals that are missed, and why")[1].split("\n## ")[0]
+        missed = {name: report.shown(each["value"]) for name, each in self.summary.items()
+                  if isinstance(each, dict) and report.verdict(each) == "no"}
+        self.assertGreater(len(missed), 9)
+        for name, value in missed.items():
+            self.assertRegex(section, rf"(?<![\d.]){re.escape(value)}(?![\d])", name)
+
     def test_plots(self):
         for file, svg in report.plots(self.measured).items():
             self.assertEqual((COMMITTED / file).read_text(), svg, file)

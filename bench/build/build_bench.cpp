@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <escrow/nodes.hpp>
 
-#include "allocation_watch.hpp"
 #include "graphs.hpp"
 #include "launches.hpp"
 #include "memory.hpp"
@@ -94,24 +93,6 @@ void run_build(benchmark::State& state, build_arm const& which) {
   state.counters["of_bare"] = taken.share();
 }
 
-// Host memory that Escrow takes for what nodes keep, after building and sealing: without what CUDA
-// takes and without the owners, which are there before.
-void run_owner_bytes(benchmark::State& state) {
-  chain_owners const owners(chain_nodes);
-  repeat(state, [&] {
-    escrow::deleter deleter;
-    graph built(deleter);
-    test::allocation_watch const watch;
-    double const us = us_of([&] {
-      add_escrow_nodes(built, owners);
-      test::must(built.get() != nullptr, "the graph has a handle");
-    });
-    test::must(watch.bytes() > 0, "what Escrow allocates is counted");
-    state.counters["bytes_per_owner"] = static_cast<double>(watch.bytes()) / (2 * chain_nodes);
-    return us;
-  });
-}
-
 constexpr int audited_nodes = 1'000;
 
 void run_audit(benchmark::State& state) {
@@ -161,8 +142,6 @@ void register_all(settings const& how) {
         {how.choose(each.times_max, 1), how.choose(9, 1), benchmark::kNanosecond}, &run_build,
         each);
   }
-  add("memory/escrow/nodes:" + std::to_string(chain_nodes),
-      {1, how.choose(3, 2), benchmark::kMillisecond}, &run_owner_bytes);  // a count needs no more
   add("audit/nodes:" + std::to_string(audited_nodes),
       {how.choose(20, 1), how.choose(9, 1), benchmark::kMicrosecond}, &run_audit);
   constexpr sizes on_gpu{.instances = 3, .row = 100, .steady = 200, .bursts = 2};
