@@ -78,7 +78,7 @@ arena::claimed arena::claim_best(request const& asked, capture_frontier const& f
       graph_registry::global().begin_claim(asked.graph, asked.handle, group_);
   if (is_recaptured) forget_graph(asked.graph);
   std::uint64_t last_stamp = 0;
-  released_walk walk = walk_of(asked.graph, frontier, last_stamp);
+  released_walk walk = walk_of(asked, frontier, last_stamp);
   bool is_over = walk.go_on(near);
   released_walk::known_node whole{};  // of a walk that found all, or was through the graph
   claimed got;
@@ -121,13 +121,13 @@ arena::claimed arena::claim_best(request const& asked, capture_frontier const& f
   return got;
 }
 
-released_walk arena::walk_of(std::uint64_t graph, capture_frontier const& frontier,
+released_walk arena::walk_of(request const& asked, capture_frontier const& frontier,
                              std::uint64_t& last_stamp) {
   std::vector<released_walk::sought_range> sought;
   released_walk::known_nodes known;
   {
     std::lock_guard const lock(mutex_);
-    auto const found = graphs_.find(graph);
+    auto const found = graphs_.find(asked.graph);
     if (found != graphs_.end()) {
       layout const& in = found->second;
       for (released_range const& each : in.released) {
@@ -137,7 +137,7 @@ released_walk arena::walk_of(std::uint64_t graph, capture_frontier const& fronti
       last_stamp = in.last_stamp;
     }
   }
-  return {frontier, std::move(sought), std::move(known)};
+  return {asked.handle, frontier, std::move(sought), std::move(known)};
 }
 
 void arena::note_walk(layout& in, released_walk::known_node walked) {

@@ -183,7 +183,7 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
   [[nodiscard]] claimed claim_last(request const& asked, capture_frontier const& frontier);
   // The same with a walk through the graph.
   [[nodiscard]] claimed claim_best(request const& asked, capture_frontier const& frontier);
-  [[nodiscard]] released_walk walk_of(std::uint64_t graph, capture_frontier const& frontier,
+  [[nodiscard]] released_walk walk_of(request const& asked, capture_frontier const& frontier,
                                       std::uint64_t& last_stamp);
   void forget_graph(std::uint64_t graph) noexcept;  // it was recaptured
 

@@ -41,8 +41,12 @@ class released_walk {
   };
   using known_nodes = std::vector<known_node>;
 
-  released_walk(capture_frontier const& from, std::vector<sought_range> sought, known_nodes known)
-      : sought_(std::move(sought)), known_(std::move(known)), missing_(sought_.size()) {
+  released_walk(cudaGraph_t graph, capture_frontier const& from, std::vector<sought_range> sought,
+                known_nodes known)
+      : graph_(graph),
+        sought_(std::move(sought)),
+        known_(std::move(known)),
+        missing_(sought_.size()) {
     for (std::size_t i = 0; i < sought_.size(); ++i) {
       for (cudaGraphNode_t const node : sought_[i].after) by_node_.emplace(node, i);
       if (sought_[i].after.empty()) note(sought_[i]);
@@ -54,7 +58,8 @@ class released_walk {
     for (; missing_ != 0 && walked_ < open_.size(); ++walked_) {
       if (walked_ == nodes_max) return false;
       cudaGraphNode_t const node = open_[walked_];
-      auto const its = std::ranges::find(known_, node, &known_node::node);
+      auto const its =
+          walked_ < by_foot ? known_.end() : std::ranges::find(known_, node, &known_node::node);
       if (its != known_.end() && fingerprint_of({&node, 1}) == its->edges) {
         note_known(*its->found);
         if (!is_newer_missing(its->last_stamp)) continue;
@@ -81,8 +86,26 @@ class released_walk {
     }
   }
   void note_known(stamps const& behind) {
+    std::vector<sought_range*> found;
+    graph_nodes needed;
     for (sought_range& each : sought_) {
-      if (each.missing != 0 && std::ranges::find(behind, each.stamp) != behind.end()) note(each);
+      if (each.missing == 0 || std::ranges::find(behind, each.stamp) == behind.end()) continue;
+      found.push_back(&each);
+      needed.insert(needed.end(), each.after.begin(), each.after.end());
+    }
+    if (found.empty()) return;
+    // Of a graph that was edited and captured into again some may be destroyed.
+    std::ranges::sort(needed);
+    graph_nodes there;
+    for (cudaGraphNode_t const node : nodes_of(graph_)) {
+      if (std::ranges::binary_search(needed, node)) there.push_back(node);
+    }
+    std::ranges::sort(there);
+    auto const is_there = [&](cudaGraphNode_t node) {
+      return std::ranges::binary_search(there, node);
+    };
+    for (sought_range* const each : found) {
+      if (std::ranges::all_of(each->after, is_there)) note(*each);
     }
   }
   [[nodiscard]] bool is_newer_missing(std::uint64_t than) const {
@@ -97,6 +120,10 @@ class released_walk {
     if (fingerprint_of(its.after) == its.edges) found_.push_back(its.stamp);
   }
 
+  // How many nodes are looked at before what earlier walks found: that takes a list of all nodes.
+  static constexpr std::size_t by_foot = 16;
+
+  cudaGraph_t graph_;
   std::vector<sought_range> sought_;
   std::unordered_multimap<cudaGraphNode_t, std::size_t> by_node_;
   known_nodes known_;

@@ -124,6 +124,39 @@ TEST_F(ArenaGrowth, AChangedNodeOfAnEarlierUserIsRefusedAtTheRelease) {
   kept.reset();
 }
 
+// What an earlier walk found may be no more.
+TEST_F(ArenaGrowth, AGraphThatLostNodesIsCapturedIntoAgain) {
+  scratch_pool pool(in_group());
+  graph source;
+  constexpr std::size_t count = 6;
+  auto const wait = [](cudaStream_t on) {
+    for (int i = 0; i < 24; ++i) must(launch_tiny(on));
+  };
+  capture_into(source.get(), [&](cudaStream_t on) {
+    std::vector<lease<device_block>> held;
+    for (std::size_t i = 0; i < count; ++i) held.push_back(pool.claim(on, 4096 * (i + 1)));
+    for (auto& each : held) {
+      must(launch_tiny(on));
+      each.release();
+    }
+    wait(on);
+    use_scratch(pool, on, 4096);  // its walk finds all
+    wait(on);
+  });
+  std::vector<cudaGraphNode_t> const all = nodes_of(source.get());
+  for (std::size_t i = 1; i < count - 1; ++i) must(cudaGraphDestroyNode(all[i]));
+  cudaGraphNode_t const last = all.back();
+  auto const again = [&](cudaStream_t on) {  // gives no handle again before it claims
+    auto const small = pool.claim(on, 4096);
+    auto const large = pool.claim(on, mebibyte);
+    EXPECT_FALSE(overlap(small, large));
+    must(launch_tiny(on));
+  };
+  capture_into(source.get(), again, &last, 1);
+  graph_exec exec(source);
+  run(exec);
+}
+
 TEST_F(ArenaGrowth, LimitsOfThePoolDoNotCountIt) {
   scratch_pool pool(in_group(), {.bytes_max = 4096});
   graph const source = captured_claims(pool, {1});
