@@ -77,17 +77,15 @@ arena::claimed arena::claim_best(request const& asked, capture_frontier const& f
   auto const [behind, is_recaptured] =
       graph_registry::global().begin_claim(asked.graph, asked.handle, group_);
   if (is_recaptured) forget_graph(asked.graph);
-  std::uint64_t last_stamp = 0;
-  released_walk walk = walk_of(asked, frontier, last_stamp);
+  released_walk walk = walk_of(asked, frontier);
   bool is_over = walk.go_on(near);
-  released_walk::known_node whole{};  // of a walk that found all, or was through the graph
+  released_walk::known_node whole{};  // of a walk through all of the graph
   claimed got;
   while (got.place == nullptr) {
     // What several nodes find together, none of them finds.
-    if (is_over && walk.has_walked() && frontier.ended == 1) {
+    if (is_over && walk.is_any_missing() && frontier.ended == 1) {
       cudaGraphNode_t const from = frontier.all().front();
-      whole = {from, fingerprint_of({&from, 1}), last_stamp,
-               std::make_shared<stamps const>(walk.found())};
+      whole = {from, fingerprint_of({&from, 1}), std::make_shared<stamps const>(walk.found())};
     }
     {
       std::lock_guard const lock(mutex_);
@@ -121,8 +119,7 @@ arena::claimed arena::claim_best(request const& asked, capture_frontier const& f
   return got;
 }
 
-released_walk arena::walk_of(request const& asked, capture_frontier const& frontier,
-                             std::uint64_t& last_stamp) {
+released_walk arena::walk_of(request const& asked, capture_frontier const& frontier) {
   std::vector<released_walk::sought_range> sought;
   released_walk::known_nodes known;
   {
@@ -133,17 +130,16 @@ released_walk arena::walk_of(request const& asked, capture_frontier const& front
       for (released_range const& each : in.released) {
         sought.push_back({each.after, each.edges, each.stamp, each.after.size()});
       }
-      known = in.walked;
-      last_stamp = in.last_stamp;
+      if (in.walked_at == in.last_stamp) known = in.walked;
     }
   }
   return {asked.handle, frontier, std::move(sought), std::move(known)};
 }
 
 void arena::note_walk(layout& in, released_walk::known_node walked) {
-  constexpr std::size_t most = 8;
-  std::erase_if(in.walked, [&](auto const& each) { return each.node == walked.node; });
-  if (in.walked.size() == most) in.walked.erase(in.walked.begin());
+  constexpr std::size_t most = 64;
+  if (in.walked_at != in.last_stamp || in.walked.size() >= most) in.walked.clear();
+  in.walked_at = in.last_stamp;
   in.walked.push_back(std::move(walked));
 }
 

@@ -176,15 +176,15 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
     // What it is a copy of lies in front of this; where in the copy that runs is not known.
     std::size_t behind = 0;
     std::uint64_t last_stamp = 0;
-    released_walk::known_nodes walked = {};  // the newest last
+    released_walk::known_nodes walked = {};  // by walks through all of it, after that release
+    std::uint64_t walked_at = 0;
   };
 
   // The stream's last place of that size; null if there is none.
   [[nodiscard]] claimed claim_last(request const& asked, capture_frontier const& frontier);
   // The same with a walk through the graph.
   [[nodiscard]] claimed claim_best(request const& asked, capture_frontier const& frontier);
-  [[nodiscard]] released_walk walk_of(request const& asked, capture_frontier const& frontier,
-                                      std::uint64_t& last_stamp);
+  [[nodiscard]] released_walk walk_of(request const& asked, capture_frontier const& frontier);
   void forget_graph(std::uint64_t graph) noexcept;  // it was recaptured
 
   // All below with the lock.

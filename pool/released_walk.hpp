@@ -31,13 +31,11 @@ class released_walk {
     std::uint64_t stamp;
     std::size_t missing;  // how many of the nodes were not met
   };
-  // Of an earlier walk: of the releases until then, what is found from a node on; and the
-  // fingerprint of its edges then.
+  // Of earlier walks: what is found from a node on, and the fingerprint of its edges then.
   struct known_node {
-    cudaGraphNode_t node = nullptr;
-    std::uint64_t edges = 0;
-    std::uint64_t last_stamp = 0;
-    std::shared_ptr<stamps const> found = {};
+    cudaGraphNode_t node;
+    std::uint64_t edges;
+    std::shared_ptr<stamps const> found;
   };
   using known_nodes = std::vector<known_node>;
 
@@ -58,11 +56,10 @@ class released_walk {
     for (; missing_ != 0 && walked_ < open_.size(); ++walked_) {
       if (walked_ == nodes_max) return false;
       cudaGraphNode_t const node = open_[walked_];
-      auto const its =
-          walked_ < by_foot ? known_.end() : std::ranges::find(known_, node, &known_node::node);
+      auto const its = std::ranges::find(known_, node, &known_node::node);
       if (its != known_.end() && fingerprint_of({&node, 1}) == its->edges) {
         note_known(*its->found);
-        if (!is_newer_missing(its->last_stamp)) continue;
+        continue;
       }
       for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
         if (!seen_.contains(earlier) && ends_after(node, edge)) add(earlier);
@@ -70,8 +67,7 @@ class released_walk {
     }
     return true;
   }
-  // Whether more than the frontier itself was looked at.
-  [[nodiscard]] bool has_walked() const noexcept { return walked_ != 0; }
+  [[nodiscard]] bool is_any_missing() const noexcept { return missing_ != 0; }
   // What the claim comes after.
   [[nodiscard]] stamps const& found() const noexcept { return found_; }
 
@@ -108,20 +104,12 @@ class released_walk {
       if (std::ranges::all_of(each->after, is_there)) note(*each);
     }
   }
-  [[nodiscard]] bool is_newer_missing(std::uint64_t than) const {
-    return std::ranges::any_of(sought_, [than](sought_range const& each) {
-      return each.missing != 0 && each.stamp > than;
-    });
-  }
   void note(sought_range& its) {
     its.missing = 0;
     --missing_;
     // Handles of destroyed nodes are used again.
     if (fingerprint_of(its.after) == its.edges) found_.push_back(its.stamp);
   }
-
-  // How many nodes are looked at before what earlier walks found: that takes a list of all nodes.
-  static constexpr std::size_t by_foot = 16;
 
   cudaGraph_t graph_;
   std::vector<sought_range> sought_;

@@ -172,22 +172,6 @@ TEST_F(CapturedCalls, AskAFewOfManyBusySlots) {
   for (owned_stream const& each : busy) sync(each);
 }
 
-// Where a walk ended, the next one does.
-TEST_F(CapturedCalls, DoNotGrowWithTheSizes) {
-  scratch_pool pool(with(options(8), &pool_options::group, sharing_group()));
-  std::size_t most = 0;
-  capture captured{one, cudaStreamCaptureModeGlobal};
-  for (std::size_t i = 0; i < 400; ++i) {
-    std::size_t const calls = calls_of([&] {
-      auto const held = pool.claim(one, 4096 * (1 + i * 7 % 40));
-      must(launch_tiny(one));
-    })[""];
-    if (i >= 200) most = std::max(most, calls);
-    for (int k = 0; k < 4; ++k) must(launch_tiny(one));
-  }
-  EXPECT_LE(most, 60U);
-}
-
 // As an engine's operators do: some kernels between two claims, and releases that name a stream.
 TEST_F(CapturedCalls, DoNotGrowWithTheGraph) {
   sharing_group const group;
