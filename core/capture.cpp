@@ -15,12 +15,14 @@ void detail::refuse_capture(char const* call, cudaError_t status) {
   }
   if (status == cudaErrorNotPermitted) {
     detail::clear_last_error(status);
-    throw usage_error(call, "`stream` was given in a CUDA callback, where CUDA permits no call",
-                      "hand an object to deleter::retire(owner), without a stream");
+    throw usage_error(
+        call, "`stream` was given in a CUDA callback, where CUDA permits no call",
+        "claim and release outside of the callback; to end an object there, hand it to "
+        "deleter::retire(owner), without a stream");
   }
   check(status, "cudaStreamGetCaptureInfo");
   throw usage_error(call, "the capture of `stream` has been invalidated",
-                    "end the capture with cudaStreamEndCapture and begin again");
+                    "find the call that a capture does not allow, end the capture and begin again");
 }
 
 relaxed_capture_scope::relaxed_capture_scope(source_location where) {

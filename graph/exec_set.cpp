@@ -101,7 +101,7 @@ void exec_set::launch(member which, stream_ref stream, source_location where) {
       on.current = which.index_;
       ++mine.switches;
     }
-    on.exec->launch("graph_exec::launch", stream);
+    on.exec->launch(call, stream);
   });
 }
 

@@ -224,7 +224,8 @@ cudaError_t end_capture(cudaStream_t stream, cudaGraph_t& captured) noexcept {
 std::string_view advice_for_begin(cudaError_t status) noexcept {
   switch (status) {
     case cudaErrorStreamCaptureUnsupported:
-      return "CUDA cannot capture the legacy stream";
+      return "CUDA cannot capture the legacy stream: pass one that was made, or "
+             "cudaStreamPerThread";
     case cudaErrorIllegalState:
       return "`stream` is being captured already: end that capture";
     default:
