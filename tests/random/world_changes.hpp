@@ -175,7 +175,25 @@ struct world_changes : world_nodes {
       if (is_plain && kept.owners + kept.slots != 0 && model_.graphs[g].held.empty() &&
           model_.graphs[g].lingering.empty() && !is_disturbed_)
         fail("a graph says that it holds something, and nothing was given to it");
+      for (audit_finding const& found : audit(*in.own))
+        if (found.text.empty()) fail("an audit has a finding without words");
+      for (node_place const& at : nodes_)
+        if (is_there(at) && at.graph == g) look_at(at);
     });
+  }
+
+  /// Reads a node back; what it keeps is a share of the owner.
+  void look_at(node_place const& at) {
+    auto const is_its = [&at](entry const& each) { return each.node == at.id; };
+    bool const keeps = std::ranges::any_of(model_.graphs[at.graph].held, is_its);
+    try {
+      any_kind const read = at.handle.kind();
+      meet(node_read_with_its_owner, read.has_owner());
+      if (read.has_owner() != keeps) fail("a node was read with another owner than its own");
+    } catch (usage_error const&) {  // of another kind; or the graph keeps what may be its
+      if (keeps && (at.is == node_kind::kernel || at.is == node_kind::fill))
+        fail("a node with an owner is not read");
+    }
   }
 
   /// What a conditional node is, by the way that it is added: if, if and else, while, switch.
