@@ -21,8 +21,10 @@ void detail::refuse_capture(char const* call, cudaError_t status) {
         "deleter::retire(owner), without a stream");
   }
   check(status, "cudaStreamGetCaptureInfo");
-  throw usage_error(call, "the capture of `stream` has been invalidated",
-                    "find the call that a capture does not allow, end the capture and begin again");
+  throw usage_error(
+      call, "the capture of `stream` has been invalidated",
+      "end the capture with cudaStreamEndCapture, leave out the call that invalidated it, "
+      "and begin again");
 }
 
 relaxed_capture_scope::relaxed_capture_scope(source_location where) {

@@ -289,7 +289,7 @@ TEST_F(GroupParkRefusals, RefusesWhatNeedsItsMemory) {
       {"graph::clone", parked, [&] { static_cast<void>(source.clone()); }},
       {"graph::add_child", parked, [&] { graph().add_child(source); }},
       {"exec_set::launch", parked, [&] { switched.launch(first, two); }},
-      {"graph_exec::launch", parked, [&] { switched.launch(second, two); }},
+      {"exec_set::launch", parked, [&] { switched.launch(second, two); }},
       {"exec_set::add", parked, [&] { static_cast<void>(switched.add(std::move(third))); }},
       {"stream_launcher::launch", parked, [&] { launcher.launch(); }},
       {"set", parked,

@@ -105,7 +105,7 @@ TEST_F(StreamLauncher, RefusesWhatSharesItsSlotUntilItIsFlushed) {
   auto const member = set.add(source.clone());
   expect_refused({{"graph_exec::launch: ", {is_due}, [&] { rival.launch(three); }},
                   {"hoisted::launch: ", {is_due}, [&] { other.launch(three, [] { FAIL(); }); }},
-                  {"graph_exec::launch: ", {is_due}, [&] { set.launch(member, three); }}});
+                  {"exec_set::launch: ", {is_due}, [&] { set.launch(member, three); }}});
   launcher.flush();
   expect_ordered([&] { rival.launch(three); });
   other.release();
