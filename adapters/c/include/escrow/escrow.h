@@ -146,9 +146,10 @@ escrow_status escrow_allocator_trim(escrow_allocator* allocator, size_t keep_byt
 escrow_status escrow_allocator_flush(escrow_allocator* allocator, cudaStream_t stream);
 
 // Refuses allocations from now on, frees what is free, and waits at most `timeout_ns` for the rest.
-// `holders`: how many hold something then, which escrow_allocator_describe() names; 0: all is
-// freed. Of an allocator that is `held_until_closed` the caller says that no exec of its graphs is
-// launched any more, and that all launches but those of escrow_exec have ended.
+// `holders`: how many hold something then, which escrow_allocator_describe() names; 0: all came
+// back, and the worker frees it (escrow_drain). Of an allocator that is `held_until_closed` the
+// caller says that no exec of its graphs is launched any more, and that all launches but those of
+// escrow_exec have ended.
 escrow_status escrow_allocator_close(escrow_allocator* allocator, uint64_t timeout_ns,
                                      size_t* holders);
 

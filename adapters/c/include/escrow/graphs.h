@@ -53,7 +53,7 @@ escrow_status escrow_graph_destroy(cudaGraph_t graph);
 // 13.1 tells at 0.6 to 1 us a node, in each escrow_exec_create(), its update, and escrow_hoist().
 typedef struct escrow_captured escrow_captured;
 // Instead of cudaStreamEndCapture(), for a capture that any call began. If it fails, the capture is
-// over and its graph destroyed, unless the stream could not be asked.
+// over and its graph destroyed, unless an argument is null or the stream could not be asked.
 escrow_status escrow_capture_end(cudaStream_t stream, escrow_captured** captured);
 // For calls that take a graph. It stays that of `captured`. Null if that is null.
 cudaGraph_t escrow_captured_graph(escrow_captured const* captured);
