@@ -40,6 +40,24 @@ test::owned_graph captured_times(streams const& on, int times, Enqueue enqueue) 
   });
 }
 
+// Captures of so many times `plain(stream)`, and of as many `ours(stream)`, in turns.
+template <class Plain, class Ours>
+void take_turns(benchmark::State& state, streams const& on, escrow::deleter& deleter, int times,
+                Plain plain, Ours ours) {
+  static_cast<void>(captured_times(on, times, ours));  // makes the slots
+  settle(deleter);
+  turns taken;
+  repeat(state, [&] {
+    test::owned_graph plain_graph, our_graph;  // destroyed outside of the time
+    double const us = taken.add_us([&] { plain_graph = captured_times(on, times, plain); },
+                                   [&] { our_graph = captured_times(on, times, ours); }, times);
+    our_graph.reset();
+    settle(deleter);
+    return us;
+  });
+  taken.report(state);
+}
+
 // Claims and releases in a capture, with a kernel each, less the kernels alone.
 template <class From>
 void claim(benchmark::State& state, int branch_count, int claims) {
@@ -50,18 +68,7 @@ void claim(benchmark::State& state, int branch_count, int claims) {
     auto const claimed = from.claim(stream);
     test::must(test::launch_tiny(stream));
   };
-  static_cast<void>(captured_times(on, claims, ours));  // makes the slots
-  settle(from.deleter);
-  turns taken;
-  repeat(state, [&] {
-    test::owned_graph plain_graph, our_graph;  // destroyed outside of the time
-    double const us = taken.add_us([&] { plain_graph = captured_times(on, claims, plain); },
-                                   [&] { our_graph = captured_times(on, claims, ours); }, claims);
-    our_graph.reset();
-    settle(from.deleter);
-    return us;
-  });
-  taken.report(state);
+  take_turns(state, on, from.deleter, claims, plain, ours);
 }
 
 // As an engine's operators claim: four kernels between two claims, blocks of three sizes, and
@@ -77,18 +84,7 @@ void spaced(benchmark::State& state, int claims) {
     claimed.release(stream);
     enqueue_row(stream, 4);
   };
-  static_cast<void>(captured_times(on, claims, ours));
-  settle(from.deleter);
-  turns taken;
-  repeat(state, [&] {
-    test::owned_graph plain_graph, our_graph;
-    double const us = taken.add_us([&] { plain_graph = captured_times(on, claims, plain); },
-                                   [&] { our_graph = captured_times(on, claims, ours); }, claims);
-    our_graph.reset();
-    settle(from.deleter);
-    return us;
-  });
-  taken.report(state);
+  take_turns(state, on, from.deleter, claims, plain, ours);
 }
 
 // Retiring many owners in one capture: for each owner, beside a capture without any.

@@ -146,7 +146,8 @@ TEST_F(ArenaGrowth, AGraphThatLostNodesIsCapturedIntoAgain) {
   std::vector<cudaGraphNode_t> const all = nodes_of(source.get());
   for (std::size_t i = 1; i < count - 1; ++i) must(cudaGraphDestroyNode(all[i]));
   cudaGraphNode_t const last = all.back();
-  auto const again = [&](cudaStream_t on) {  // gives no handle again before it claims
+  // It claims before new nodes get the handles of the destroyed ones.
+  auto const again = [&](cudaStream_t on) {
     auto const small = pool.claim(on, 4096);
     auto const large = pool.claim(on, mebibyte);
     EXPECT_FALSE(overlap(small, large));
