@@ -22,7 +22,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
-#include <type_traits>
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
@@ -65,7 +64,6 @@ class driver_function {
 
   // The driver's answer; nothing if the runtime is to be called instead.
   std::optional<cudaError_t> operator()(Parameters... given) noexcept {
-    if (depends_on_device(given...)) return std::nullopt;
     // Relaxed: a function publishes nothing, and all threads find the same one.
     pointer function = found_.load(std::memory_order_relaxed);
     if (function == nullptr) [[unlikely]] {
@@ -74,14 +72,17 @@ class driver_function {
     }
     if (may_be_in_callback != 0) [[unlikely]]
       return std::nullopt;
-    return static_cast<cudaError_t>(function(given...));
+    CUresult const answer = function(given...);
+    if (has_no_context(answer)) [[unlikely]]
+      return std::nullopt;
+    return static_cast<cudaError_t>(answer);
   }
 
  private:
-  template <class First, class... Others>
-  static bool depends_on_device(First first, Others... /*others*/) noexcept {
-    if constexpr (std::is_same_v<First, CUstream>) return is_ambiguous(first);
-    return false;
+  // A default stream is that of the current context. Where the thread has none, as after a device
+  // reset or when the program popped it, the runtime makes one.
+  static bool has_no_context(CUresult answer) noexcept {
+    return answer == CUDA_ERROR_INVALID_CONTEXT || answer == CUDA_ERROR_CONTEXT_IS_DESTROYED;
   }
 
   // Null if there is none, and if CUDA cannot be asked now: in one of its callbacks, or while the
@@ -133,11 +134,8 @@ constinit driver_function<CUstreamCaptureMode*> thread_exchange_mode(
 
 cudaError_t record_behind(cudaStream_t launched_on, cudaEvent_t event) noexcept {
   may_be_in_callback &= ~is_unknown;
-  if (!is_ambiguous(launched_on)) {
-    auto const answer = event_record(event, launched_on);
-    if (answer) return *answer;
-  }
-  return cudaEventRecord(event, launched_on);
+  auto const answer = event_record(event, launched_on);
+  return answer ? *answer : cudaEventRecord(event, launched_on);
 }
 
 void begin_destroy_callbacks() noexcept {

@@ -56,12 +56,11 @@ void slot_pool::release(claimed_slot& lease) {
 
 void slot_pool::release(claimed_slot& lease, stream_ref stream, char const* call) {
   state& in = *require_slot(call, lease).pool_.state_;
-  bool const is_claiming_handle =
-      stream.get() == lease.on.handle && !is_ambiguous(lease.on.handle) && lease.capture_id == 0;
-  if (is_claiming_handle && (lease.uncovered_by != nullptr || is_reclaiming()))
-    return release(lease);
   try {
     stream_use const on = in.use_without_id(stream);
+    bool const needs_none = lease.uncovered_by != nullptr || is_reclaiming();
+    bool const is_claiming = needs_none && lease.capture_id == 0 && is_same_stream(lease.on, on);
+    if (is_claiming) return release(lease);
     if (is_reclaiming()) return lease_end::release_reclaimed(in, lease, on);
     lease_end::release_on(in, lease, on, in.state_of(lease), false, call);
   } catch (cuda_error const& failed) {

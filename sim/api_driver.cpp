@@ -42,6 +42,16 @@ CUresult CUDAAPI graph_id(CUgraph handle, unsigned* id) {
   return CUDA_SUCCESS;
 }
 
+// Whether the thread has no current context, of which a default stream could be.
+bool lacks_context(CUstream handle) {
+  if (!is_default_stream(handle)) return false;
+  auto& s = the();
+  std::lock_guard const lock(s.mutex);
+  thread_record const& me = this_thread();
+  bool const is_made = me.has_context || me.pushed_count != 0;
+  return !is_made || !s.devices[static_cast<std::size_t>(me.device)].has_context;
+}
+
 int device_of(state const& s, CUcontext context) {
   int device = 0;
   while (device < s.how.devices && context_of(device) != context) ++device;
@@ -136,6 +146,7 @@ CUresult CUDAAPI cuda_driver_end_capture(CUstream handle, CUgraph* graph) {
   return as_the_driver([&] { return cudaStreamEndCapture(handle, graph); });
 }
 CUresult CUDAAPI cuda_driver_is_capturing(CUstream handle, CUstreamCaptureStatus* status) {
+  if (lacks_context(handle)) return CUDA_ERROR_INVALID_CONTEXT;
   auto found = cudaStreamCaptureStatusNone;
   CUresult const result = as_the_driver([&] { return cudaStreamIsCapturing(handle, &found); });
   *status = static_cast<CUstreamCaptureStatus>(found);
@@ -144,6 +155,7 @@ CUresult CUDAAPI cuda_driver_is_capturing(CUstream handle, CUstreamCaptureStatus
 CUresult CUDAAPI cuda_driver_capture_info(CUstream handle, CUstreamCaptureStatus* status,
                                           cuuint64_t* id, CUgraph* graph, CUgraphNode const** nodes,
                                           CUgraphEdgeData const** edges, std::size_t* count) {
+  if (lacks_context(handle)) return CUDA_ERROR_INVALID_CONTEXT;
   auto found = cudaStreamCaptureStatusNone;
   unsigned long long its_id = 0;
   cudaGraphEdgeData const* its_edges = nullptr;
@@ -156,9 +168,11 @@ CUresult CUDAAPI cuda_driver_capture_info(CUstream handle, CUstreamCaptureStatus
   return result;
 }
 CUresult CUDAAPI cuda_driver_stream_id(CUstream handle, unsigned long long* id) {
+  if (lacks_context(handle)) return CUDA_ERROR_INVALID_CONTEXT;
   return as_the_driver([&] { return cudaStreamGetId(handle, id); });
 }
 CUresult CUDAAPI cuda_driver_record(CUevent event, CUstream handle) {
+  if (lacks_context(handle)) return CUDA_ERROR_INVALID_CONTEXT;
   return as_the_driver([&] { return cudaEventRecord(event, handle); });
 }
 CUresult CUDAAPI cuda_driver_node_type(CUgraphNode node, CUgraphNodeType* type) {

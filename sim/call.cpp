@@ -92,7 +92,9 @@ cudaError_t api_call::admit(unsigned which) {
 }
 
 void api_call::make_context() {
-  if (fault() == cudaSuccess) s.devices[static_cast<std::size_t>(me.device)].has_context = true;
+  if (fault() != cudaSuccess) return;
+  s.devices[static_cast<std::size_t>(me.device)].has_context = true;
+  me.has_context = true;
 }
 
 void api_call::leave_sole_uses() {

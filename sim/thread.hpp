@@ -18,6 +18,7 @@ struct thread_record {
   int chosen_device = 0;
   std::array<int, 16> pushed{};  // the devices of contexts that the driver was given
   std::size_t pushed_count = 0;
+  bool has_context = false;  // the runtime made one current, of the chosen device
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   // Inside a destructor or a host function; counts, because one can lead to another.

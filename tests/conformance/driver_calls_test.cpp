@@ -102,6 +102,45 @@ TEST_F(DriverCalls, TellTheIdOfAStreamAsTheRuntimeDoes) {
   EXPECT_EQ(id, told);
 }
 
+TEST_F(DriverCalls, TellOfDefaultStreamsAsTheRuntimeDoes) {
+  for (cudaStream_t const each : {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread}) {
+    unsigned long long id = 0;
+    unsigned long long told = 0;
+    ASSERT_EQ(id_of(each, &id), CUDA_SUCCESS);
+    must(cudaStreamGetId(each, &told));
+    EXPECT_EQ(id, told);
+    capture_state state{};
+    EXPECT_EQ(state_of(each, state), CUDA_SUCCESS);
+    EXPECT_EQ(state, CU_STREAM_CAPTURE_STATUS_NONE);
+  }
+  {
+    test::capture const open(cudaStreamPerThread, cudaStreamCaptureModeRelaxed);
+    capture_state state{};
+    EXPECT_EQ(state_of(cudaStreamPerThread, state), CUDA_SUCCESS);
+    EXPECT_EQ(state, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  }
+  owned_stream const blocking = make_stream(cudaStreamDefault);
+  test::capture const open(blocking, cudaStreamCaptureModeRelaxed);
+  capture_state state{};
+  EXPECT_EQ(state_of(cudaStreamLegacy, state), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+}
+
+TEST_F(DriverCalls, KnowNoDefaultStreamsOnAThreadThatHasNoContext) {
+  for (bool const has_one : {false, true}) {
+    std::thread([&] {
+      if (has_one) must(cudaSetDevice(0));
+      CUresult const expected = has_one ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+      for (cudaStream_t const each : {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread}) {
+        capture_state state{};
+        EXPECT_EQ(state_of(each, state), expected);
+        unsigned long long id = 0;
+        EXPECT_EQ(id_of(each, &id), expected);
+      }
+    }).join();
+  }
+}
+
 TEST_F(DriverCalls, TellTheTypeOfANodeAsTheRuntimeDoes) {
   auto* const type_of = driver_function<CUresult(CUDAAPI*)(CUgraphNode, CUgraphNodeType*)>(
       "cuGraphNodeGetType", 10000);

@@ -70,13 +70,24 @@ void the_driver_is_asked_and_its_functions_are_found_once() {
   must(searches() == before, "no other");
 }
 
-void the_runtime_is_asked_about_special_streams() {
+void the_driver_is_asked_about_default_streams() {
   for (cudaStream_t const each : {cudaStreamPerThread, cudaStreamLegacy, cudaStream_t{}}) {
     static_cast<void>(capture_of(each));
+    must(stream_id(each) == stream_id(each), "one id");
+  }
+  must(stream_id(cudaStreamLegacy) == stream_id(cudaStream_t{}), "two names of one stream");
+  must(stream_id(cudaStreamLegacy) != stream_id(cudaStreamPerThread), "two streams");
+  must(who_is_asked_for(cudaStreamPerThread) == asked::the_driver, "whom");
+}
+
+// A default stream is that of a context, which the runtime makes current when it is called.
+void the_runtime_is_asked_where_the_thread_has_no_context() {
+  for (cudaStream_t const each : {cudaStreamLegacy, cudaStreamPerThread}) {
+    must(who_is_asked_for(make_stream()) == asked::the_driver, "whom");
+    must(cudaDeviceReset());
+    must(capture_of(each).is_none(), "no capture");
     static_cast<void>(stream_id(each));
   }
-  must(who_is_asked_for(cudaStreamPerThread) == asked::the_runtime, "whom");
-  must(searches() == 0, "no search");
 }
 
 void the_runtime_is_asked_if_the_environment_says_so() {
@@ -181,7 +192,9 @@ std::vector<named_case> const cases = register_cases({
     {"the_driver_records_behind_a_launch", &the_driver_records_behind_a_launch},
     {"the_driver_is_asked_and_its_functions_are_found_once",
      &the_driver_is_asked_and_its_functions_are_found_once},
-    {"the_runtime_is_asked_about_special_streams", &the_runtime_is_asked_about_special_streams},
+    {"the_driver_is_asked_about_default_streams", &the_driver_is_asked_about_default_streams},
+    {"the_runtime_is_asked_where_the_thread_has_no_context",
+     &the_runtime_is_asked_where_the_thread_has_no_context},
     {"the_runtime_is_asked_if_the_environment_says_so",
      &the_runtime_is_asked_if_the_environment_says_so},
     {"the_driver_is_asked_if_the_environment_says_no",

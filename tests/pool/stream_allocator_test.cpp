@@ -148,6 +148,18 @@ TEST_F(StreamAllocator, KeepsNoMemoryForItsOwnStreamThatOtherStreamsNeed) {
   alone.deallocate(second);
 }
 
+// Named in either way.
+TEST_F(StreamAllocator, ADefaultStreamThatOutlivesThePoolKeepsWhatIsFreedOnIt) {
+  stream_allocator alone(with(options(8), &pool_options::streams_outlive_pool, true));
+  for (cudaStream_t const freed_on : {cudaStream_t{}, cudaStreamLegacy}) {
+    void* const first = alone.allocate(cudaStream_t{}, size);
+    alone.deallocate(freed_on, first);
+    EXPECT_EQ(alone.pool().trim(), 0U) << "no event was recorded";
+    EXPECT_EQ(alone.allocate(cudaStreamLegacy, size), first);
+    alone.deallocate(freed_on, first);
+  }
+}
+
 TEST_F(StreamAllocator, MemoryThatIsLeftToItsGraphComesBackWithIt) {
   void* scratch = nullptr;
   {
