@@ -127,8 +127,10 @@ released_walk arena::walk_of(request const& asked, capture_frontier const& front
     auto const found = graphs_.find(asked.graph);
     if (found != graphs_.end()) {
       layout const& in = found->second;
+      sought.reserve(in.released.size());
       for (released_range const& each : in.released) {
-        sought.push_back({each.after, each.edges, each.stamp, each.after.size()});
+        sought.push_back({few_nodes(each.after.begin(), each.after.end()), each.edges, each.stamp,
+                          each.after.size()});
       }
       if (in.walked_at == in.last_stamp) known = in.walked;
     }

@@ -4,7 +4,6 @@
 #include <iterator>
 #include <limits>
 #include <new>
-#include <unordered_set>
 #include <utility>
 
 #include "arena.hpp"
@@ -31,11 +30,10 @@ void reserve(Vector& of, std::size_t count) {
 
 std::size_t arena::choose(request const& asked, layout const& in, stamps const& before) const {
   using range = std::pair<std::size_t, std::size_t>;
-  std::unordered_set<std::uint64_t> const found(before.begin(), before.end());
   std::vector<range> unknown;  // released, but not before the claim
   if (in.behind != 0) unknown.emplace_back(0, in.behind);
   for (released_range const& each : in.released) {
-    if (!found.contains(each.stamp)) unknown.emplace_back(each.begin, each.end);
+    if (!std::ranges::binary_search(before, each.stamp)) unknown.emplace_back(each.begin, each.end);
   }
   std::ranges::sort(unknown);
   std::size_t end = 0;

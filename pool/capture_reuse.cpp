@@ -262,11 +262,9 @@ slot* capture_reuse::take_before(size_class& size, capture_frontier const& asked
   slot* const last = take(size, id, choose_last, is_unchanged);
   if (last != nullptr || !is_any) return last;
 
-  std::vector<cudaGraphNode_t> before(frontier.begin(), frontier.end());  // nearest first
-  std::unordered_set<cudaGraphNode_t> further;  // those of them beyond the frontier itself
-  auto const is_before = [&](cudaGraphNode_t node) {
-    return is_at_frontier(node) || further.contains(node);
-  };
+  met_nodes before;  // nearest first
+  for (cudaGraphNode_t const node : frontier) before.add(node);
+  auto const is_before = [&](cudaGraphNode_t node) { return before.contains(node); };
   // Of the last look at the reusable slots: how many may be walked, which nodes the releases came
   // after, and how many there were.
   std::size_t nodes_max = 0;
@@ -302,8 +300,7 @@ slot* capture_reuse::take_before(size_class& size, capture_frontier const& asked
     if (is_barren(node)) continue;
     for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
       if (is_before(earlier) || !ends_after(node, edge)) return;
-      further.insert(earlier);
-      before.push_back(earlier);
+      before.add(earlier);
       is_worth_a_look |= released_after.contains(earlier);
     });
   }

@@ -15,14 +15,17 @@ capture_frontier::capture_frontier(detail::capture_dependencies const& after) {
 
 void remove_before(graph_nodes& earlier, std::span<cudaGraphNode_t const> after) {
   constexpr std::size_t nodes_max = 64;
-  graph_nodes walked(after.begin(), after.end());
-  for (cudaGraphNode_t const node : after) std::erase(earlier, node);
-  for (std::size_t i = 0; i < walked.size() && i < nodes_max && !earlier.empty(); ++i) {
-    cudaGraphNode_t const node = walked[i];
+  met_nodes met;
+  for (cudaGraphNode_t const node : after) {
+    std::erase(earlier, node);
+    met.add(node);
+  }
+  for (std::size_t i = 0; i < met.size() && i < nodes_max && !earlier.empty(); ++i) {
+    cudaGraphNode_t const node = met[i];
     for_each_dependency(node, [&](cudaGraphNode_t before, cudaGraphEdgeData const& edge) {
-      if (std::ranges::find(walked, before) != walked.end() || !ends_after(node, edge)) return;
+      if (met.contains(before) || !ends_after(node, edge)) return;
       std::erase(earlier, before);
-      walked.push_back(before);
+      met.add(before);
     });
   }
 }

@@ -8,16 +8,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "escrow/internal/group_lease.hpp"
 #include "graph_walk.hpp"
 
 namespace escrow::inline v0_2 {
 
-using stamps = std::vector<std::uint64_t>;  // of releases
+using stamps = std::vector<std::uint64_t>;  // of releases, sorted
 
 // What: a walk from a claim's frontier back, nearest nodes first, that looks for the nodes that
 //   releases came after.
@@ -26,7 +25,7 @@ using stamps = std::vector<std::uint64_t>;  // of releases
 class released_walk {
  public:
   struct sought_range {
-    graph_nodes after;
+    few_nodes after;
     std::uint64_t edges;  // their fingerprint
     std::uint64_t stamp;
     std::size_t missing;  // how many of the nodes were not met
@@ -45,24 +44,25 @@ class released_walk {
         sought_(std::move(sought)),
         known_(std::move(known)),
         missing_(sought_.size()) {
-    for (std::size_t i = 0; i < sought_.size(); ++i) {
-      for (cudaGraphNode_t const node : sought_[i].after) by_node_.emplace(node, i);
-      if (sought_[i].after.empty()) note(sought_[i]);
+    for (sought_range& each : sought_) {
+      for (cudaGraphNode_t const node : each.after) by_node_.emplace_back(node, &each);
+      if (each.after.empty()) note(each);
     }
+    std::ranges::sort(by_node_, {}, &looked_for::first);
     for (cudaGraphNode_t const node : from.all().first(from.ended)) add(node);
   }
   // Goes on until `nodes_max` were looked at, or all is found. True if it is over.
   bool go_on(std::size_t nodes_max) {
-    for (; missing_ != 0 && walked_ < open_.size(); ++walked_) {
+    for (; missing_ != 0 && walked_ < met_.size(); ++walked_) {
       if (walked_ == nodes_max) return false;
-      cudaGraphNode_t const node = open_[walked_];
+      cudaGraphNode_t const node = met_[walked_];
       auto const its = std::ranges::find(known_, node, &known_node::node);
       if (its != known_.end() && fingerprint_of({&node, 1}) == its->edges) {
         note_known(*its->found);
         continue;
       }
       for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
-        if (!seen_.contains(earlier) && ends_after(node, edge)) add(earlier);
+        if (!met_.contains(earlier) && ends_after(node, edge)) add(earlier);
       });
     }
     return true;
@@ -73,19 +73,17 @@ class released_walk {
 
  private:
   void add(cudaGraphNode_t node) {
-    seen_.insert(node);
-    open_.push_back(node);
-    auto const [begin, end] = by_node_.equal_range(node);
-    for (auto at = begin; at != end; ++at) {
-      sought_range& its = sought_[at->second];
-      if (its.missing != 0 && --its.missing == 0) note(its);
+    if (!met_.add(node)) return;
+    for (auto const& [its_node, its] :
+         std::ranges::equal_range(by_node_, node, {}, &looked_for::first)) {
+      if (its->missing != 0 && --its->missing == 0) note(*its);
     }
   }
   void note_known(stamps const& behind) {
     std::vector<sought_range*> found;
     graph_nodes needed;
     for (sought_range& each : sought_) {
-      if (each.missing == 0 || std::ranges::find(behind, each.stamp) == behind.end()) continue;
+      if (each.missing == 0 || !std::ranges::binary_search(behind, each.stamp)) continue;
       found.push_back(&each);
       needed.insert(needed.end(), each.after.begin(), each.after.end());
     }
@@ -108,15 +106,16 @@ class released_walk {
     its.missing = 0;
     --missing_;
     // Handles of destroyed nodes are used again.
-    if (fingerprint_of(its.after) == its.edges) found_.push_back(its.stamp);
+    if (fingerprint_of({its.after.data(), its.after.size()}) != its.edges) return;
+    found_.insert(std::ranges::upper_bound(found_, its.stamp), its.stamp);
   }
 
   cudaGraph_t graph_;
   std::vector<sought_range> sought_;
-  std::unordered_multimap<cudaGraphNode_t, std::size_t> by_node_;
+  using looked_for = std::pair<cudaGraphNode_t, sought_range*>;
+  std::vector<looked_for> by_node_;  // sorted by the node
   known_nodes known_;
-  std::unordered_set<cudaGraphNode_t> seen_;
-  std::vector<cudaGraphNode_t> open_;
+  met_nodes met_;
   std::size_t walked_ = 0;
   std::size_t missing_;
   stamps found_;
