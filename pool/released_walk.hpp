@@ -74,9 +74,10 @@ class released_walk {
  private:
   void add(cudaGraphNode_t node) {
     if (!met_.add(node)) return;
-    for (auto const& [its_node, its] :
-         std::ranges::equal_range(by_node_, node, {}, &looked_for::first)) {
-      if (its->missing != 0 && --its->missing == 0) note(*its);
+    auto at = std::ranges::lower_bound(by_node_, node, {}, &looked_for::first);
+    for (; at != by_node_.end() && at->first == node; ++at) {
+      sought_range& its = *at->second;
+      if (its.missing != 0 && --its.missing == 0) note(its);
     }
   }
   void note_known(stamps const& behind) {
