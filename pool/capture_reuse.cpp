@@ -299,8 +299,7 @@ slot* capture_reuse::take_before(size_class& size, capture_frontier const& asked
     cudaGraphNode_t const node = before[walked];
     if (is_barren(node)) continue;
     for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
-      if (is_before(earlier) || !ends_after(node, edge)) return;
-      before.add(earlier);
+      if (!ends_after(node, edge) || !before.add(earlier)) return;
       is_worth_a_look |= released_after.contains(earlier);
     });
   }

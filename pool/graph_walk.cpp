@@ -23,9 +23,7 @@ void remove_before(graph_nodes& earlier, std::span<cudaGraphNode_t const> after)
   for (std::size_t i = 0; i < met.size() && i < nodes_max && !earlier.empty(); ++i) {
     cudaGraphNode_t const node = met[i];
     for_each_dependency(node, [&](cudaGraphNode_t before, cudaGraphEdgeData const& edge) {
-      if (met.contains(before) || !ends_after(node, edge)) return;
-      std::erase(earlier, before);
-      met.add(before);
+      if (ends_after(node, edge) && met.add(before)) std::erase(earlier, before);
     });
   }
 }

@@ -51,6 +51,7 @@ class released_walk {
     std::ranges::sort(by_node_, {}, &looked_for::first);
     for (cudaGraphNode_t const node : from.all().first(from.ended)) add(node);
   }
+  released_walk(released_walk&&) = delete;
   // Goes on until `nodes_max` were looked at, or all is found. True if it is over.
   bool go_on(std::size_t nodes_max) {
     for (; missing_ != 0 && walked_ < met_.size(); ++walked_) {
@@ -62,7 +63,7 @@ class released_walk {
         continue;
       }
       for_each_dependency(node, [&](cudaGraphNode_t earlier, cudaGraphEdgeData const& edge) {
-        if (!met_.contains(earlier) && ends_after(node, edge)) add(earlier);
+        if (ends_after(node, edge)) add(earlier);
       });
     }
     return true;
@@ -72,6 +73,8 @@ class released_walk {
   [[nodiscard]] stamps const& found() const noexcept { return found_; }
 
  private:
+  using looked_for = std::pair<cudaGraphNode_t, sought_range*>;
+
   void add(cudaGraphNode_t node) {
     if (!met_.add(node)) return;
     auto at = std::ranges::lower_bound(by_node_, node, {}, &looked_for::first);
@@ -113,7 +116,6 @@ class released_walk {
 
   cudaGraph_t graph_;
   std::vector<sought_range> sought_;
-  using looked_for = std::pair<cudaGraphNode_t, sought_range*>;
   std::vector<looked_for> by_node_;  // sorted by the node
   known_nodes known_;
   met_nodes met_;

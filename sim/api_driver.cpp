@@ -78,6 +78,12 @@ CUresult as_the_driver(Call runtime) {
   return static_cast<CUresult>(status);
 }
 
+// The same of a function that is given a stream.
+template <class Call>
+CUresult as_the_driver_on(CUstream handle, Call runtime) {
+  return lacks_context(handle) ? CUDA_ERROR_INVALID_CONTEXT : as_the_driver(runtime);
+}
+
 }  // namespace
 
 // Exported, under names that begin like those of the runtime: see escrow_sim's CMakeLists.txt.
@@ -146,20 +152,19 @@ CUresult CUDAAPI cuda_driver_end_capture(CUstream handle, CUgraph* graph) {
   return as_the_driver([&] { return cudaStreamEndCapture(handle, graph); });
 }
 CUresult CUDAAPI cuda_driver_is_capturing(CUstream handle, CUstreamCaptureStatus* status) {
-  if (lacks_context(handle)) return CUDA_ERROR_INVALID_CONTEXT;
   auto found = cudaStreamCaptureStatusNone;
-  CUresult const result = as_the_driver([&] { return cudaStreamIsCapturing(handle, &found); });
+  CUresult const result =
+      as_the_driver_on(handle, [&] { return cudaStreamIsCapturing(handle, &found); });
   *status = static_cast<CUstreamCaptureStatus>(found);
   return result;
 }
 CUresult CUDAAPI cuda_driver_capture_info(CUstream handle, CUstreamCaptureStatus* status,
                                           cuuint64_t* id, CUgraph* graph, CUgraphNode const** nodes,
                                           CUgraphEdgeData const** edges, std::size_t* count) {
-  if (lacks_context(handle)) return CUDA_ERROR_INVALID_CONTEXT;
   auto found = cudaStreamCaptureStatusNone;
   unsigned long long its_id = 0;
   cudaGraphEdgeData const* its_edges = nullptr;
-  CUresult const result = as_the_driver([&] {
+  CUresult const result = as_the_driver_on(handle, [&] {
     return cudaStreamGetCaptureInfo(handle, &found, &its_id, graph, nodes, &its_edges, count);
   });
   *status = static_cast<CUstreamCaptureStatus>(found);
@@ -168,12 +173,10 @@ CUresult CUDAAPI cuda_driver_capture_info(CUstream handle, CUstreamCaptureStatus
   return result;
 }
 CUresult CUDAAPI cuda_driver_stream_id(CUstream handle, unsigned long long* id) {
-  if (lacks_context(handle)) return CUDA_ERROR_INVALID_CONTEXT;
-  return as_the_driver([&] { return cudaStreamGetId(handle, id); });
+  return as_the_driver_on(handle, [&] { return cudaStreamGetId(handle, id); });
 }
 CUresult CUDAAPI cuda_driver_record(CUevent event, CUstream handle) {
-  if (lacks_context(handle)) return CUDA_ERROR_INVALID_CONTEXT;
-  return as_the_driver([&] { return cudaEventRecord(event, handle); });
+  return as_the_driver_on(handle, [&] { return cudaEventRecord(event, handle); });
 }
 CUresult CUDAAPI cuda_driver_node_type(CUgraphNode node, CUgraphNodeType* type) {
   auto found = cudaGraphNodeTypeEmpty;

@@ -13,11 +13,11 @@ namespace escrow::inline v0_2 {
 
 // As cudaStreamIsCapturing. 0.02 to 0.03 us, also on many threads, where the shared runtime takes
 // 0.1 alone and 1.5 on 16 threads. A failure of the driver's leaves the caller's last error as it
-// was. The runtime is asked instead: about the null, legacy and per-thread streams, which depend on
-// the current device; if the driver has no such function; until a capture query of the thread has
-// succeeded there, and while the thread holds a graph_lifetime_lock, since it may be in a callback;
-// if ESCROW_RUNTIME_CALLS is set. Any thread. detail::query_capture() and query_stream_id() are of
-// this kind, too.
+// was. The runtime is asked instead: about a default stream while the thread has no current
+// context, which the runtime makes; if the driver has no such function; until a capture query of
+// the thread has succeeded there, and while the thread holds a graph_lifetime_lock, since it may be
+// in a callback; if ESCROW_RUNTIME_CALLS is set. Any thread. detail::query_capture() and
+// query_stream_id() are of this kind, too.
 [[nodiscard]] cudaError_t query_is_capturing(cudaStream_t stream,
                                              cudaStreamCaptureStatus& status) noexcept;
 
