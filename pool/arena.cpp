@@ -174,10 +174,12 @@ void arena::map(arena_place const& place) {
 std::size_t arena::extent() const noexcept {
   std::size_t most = 0;
   for (auto const& [graph, its] : graphs_) most = std::max(most, its.extent);
+  for (arena_place const& each : rested_) most = std::max(most, each.end);
   return most;
 }
 
 std::size_t arena::trim() noexcept {
+  end_rests(nullptr);
   std::lock_guard const mapping(mapping_);
   std::size_t keep = 0;
   {

@@ -25,16 +25,18 @@
 namespace escrow::inline v0_2 {
 
 class device_block;
+class slot_pool;
 struct slot;
 struct size_class;
 
-// A place in an arena, and its slot. Claims of one graph, or of a group_scope, use it one after
+// A place in an arena, and its slot. Claims of one graph, or of group_scopes, use it one after
 // another, at the same offsets or at others.
 //     taken     by a claim: no other one gets its memory
 //     kept      the same, by a lease that ended where its graph does not know after what
 //     idle      later claims of its graph may use the slot, and what comes after its users the
 //               memory; of other graphs all
 //     gone      the same without the slot
+// Between scopes it rests: idle, of no graph.
 // Thread safety: guarded by its arena, but for `held` and `reach`, and by the claim's thread.
 struct arena_place {
   enum class state : std::uint8_t { taken, kept, idle, gone };
@@ -44,7 +46,7 @@ struct arena_place {
 
   std::size_t begin;
   std::size_t end;
-  std::uint64_t graph;         // the id of its capture, or the scope's number
+  std::uint64_t graph;         // the id of its capture, or the scope's number; 0: it rests
   size_class const* of;        // of the slot
   source_location where = {};  // of the last claim
   slot* held = nullptr;        // null until it is made
@@ -88,6 +90,8 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
   };
   // A place for a claim of a capture with that frontier.
   [[nodiscard]] claimed claim(request const& asked, capture_frontier const& frontier);
+  // The same for a group_scope, whose stream comes after all that has used the memory.
+  [[nodiscard]] claimed claim_in_scope(request const& asked);
   // The same memory in another place: the slot is no more for claims.
   [[nodiscard]] arena_place& renew(arena_place& place);
   // A claim got nothing after all: its place is idle, or ends if it has no slot.
@@ -115,7 +119,13 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
   [[nodiscard]] std::size_t bytes() const noexcept override {
     return mapped_.load(std::memory_order_relaxed);
   }
-  void end_scope(group_scope const& ended) noexcept override;  // arena_claims.cpp
+  // arena_scopes.cpp
+  void end_scope(group_scope const& ended) noexcept override;
+  // Keeps the place for later scopes, with its slot, which is idle behind its event. False: it was
+  // not in a scope, or its pool is closed.
+  [[nodiscard]] bool rest(arena_place& place) noexcept;
+  // Destroys the slots of such places, of that pool or of all.
+  void end_rests(slot_pool const* of) noexcept;
 
   // arena_parking.cpp
   [[nodiscard]] std::string living() override;
@@ -178,6 +188,7 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
     std::uint64_t last_stamp = 0;
     released_walk::known_nodes walked = {};  // by walks through all of it, after that release
     std::uint64_t walked_at = 0;
+    bool is_of_scope = false;  // all is before its next claim: nothing is noted of releases
   };
 
   // The stream's last place of that size; null if there is none.
@@ -188,6 +199,7 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
   void forget_graph(std::uint64_t graph) noexcept;  // it was recaptured
 
   // All below with the lock.
+  void wake(layout& in, std::uint64_t scope);  // what rests; throws std::bad_alloc
   // The begin of the smallest gap that suffices between what may not be used, else their end.
   [[nodiscard]] std::size_t choose(request const& asked, layout const& in,
                                    stamps const& before) const;
@@ -229,6 +241,7 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
 
   std::mutex mutex_;  // guards all below; taken with or without mapping_
   std::map<std::uint64_t, layout> graphs_;
+  std::list<arena_place> rested_;
   std::vector<arena_place*> taken_;  // of all graphs; they do not overlap, and are in order
   bool is_closed_;                   // parked, or about to be: nothing is claimed
 

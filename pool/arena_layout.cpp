@@ -194,6 +194,7 @@ void arena::keep(arena_place& place) noexcept {
 
 void arena::add_released(layout& in, std::size_t begin, std::size_t end, graph_nodes after,
                          std::uint64_t edges, arena_place* place) {
+  if (in.is_of_scope) return;
   cudaGraphNode_t const first = after.empty() ? nullptr : after.front();
   in.released.push_back({.begin = begin,
                          .end = end,
@@ -247,6 +248,10 @@ void arena::remove(arena_place& place) noexcept {
 }
 
 void arena::end(arena_place& place) noexcept {
+  if (place.graph == 0) {
+    rested_.erase(place.self);
+    return;
+  }
   auto const found = graphs_.find(place.graph);
   found->second.places.erase(place.self);
   if (found->second.places.empty()) graphs_.erase(found);

@@ -60,6 +60,7 @@ std::string arena::close() {
     if (std::string found = living_now(); !found.empty()) return found;
     is_closed_ = true;
   }
+  end_rests(nullptr);
   std::lock_guard const mapping(mapping_);  // what was mapping or trimming has ended
   return {};
 }

@@ -90,6 +90,8 @@ struct ESCROW_LOCAL slot_pool::claim_search {
   // arena_claims.cpp
   [[nodiscard]] slot* take_in_arena();
   // The place's slot, which is made or moved there; null: the claim has nothing.
+  [[nodiscard]] arena::request request_of(std::uint64_t graph) const noexcept;
+  void require_unparked(arena::claimed const& got) const;
   [[nodiscard]] slot* slot_at(arena::claimed const& got);
   void give_from_arena(slot& made, arena::claimed const& got);  // the users before stay
 

@@ -89,14 +89,50 @@ TEST_F(GroupRun, ReleasesAreRecordedByItsEnd) {
     hold_up(two);
     use_scratch(scratch(), two, 2, 64 * mebibyte);
   });
-  EXPECT_FALSE(drains_soon());
   scratch().trim();
   EXPECT_EQ(mebibytes(), 64U) << "its work uses it";
+  EXPECT_FALSE(drains_soon());
   flag.raise();
   sync(two);
   EXPECT_TRUE(drained());
   scratch().trim();
   EXPECT_EQ(mebibytes(), 0U);
+}
+
+TEST_F(GroupRun, LeavesItsSlotsToTheNextOne) {
+  auto const eager = [&](cudaStream_t on) {
+    group->run(on, [&] {
+      auto const large = scratch().claim(on, 6 * mebibyte);
+      fill(large, on, 3);
+      use_scratch(scratch(), on, 4, 2 * mebibyte);
+      use_scratch(scratch(), on, 5, mebibyte);
+      check(large, on, 3);
+    });
+  };
+  eager(two);
+  std::size_t const bytes = scratch().stats().bytes_in_arena;
+  for (int i = 0; i < 20; ++i) eager(i % 2 == 0 ? one : three);
+  EXPECT_EQ(scratch().stats().bytes_in_arena, bytes);
+  EXPECT_TRUE(drains_soon()) << "nothing is destroyed";
+  sync_all();
+  EXPECT_EQ(scratch().stats().bytes_in_arena, bytes);
+  scratch().trim();
+  EXPECT_TRUE(drained());
+  EXPECT_EQ(scratch().stats().bytes_in_arena, 0U);
+}
+
+TEST_F(GroupRun, LeavesNothingToAClosedPool) {
+  for (bool const is_closed_inside : {false, true}) {
+    pool.emplace(in_group());
+    group->run(two, [&] {
+      use_scratch(scratch(), two, 1);
+      if (is_closed_inside) static_cast<void>(scratch().close_for(std::chrono::seconds(0)));
+    });
+    sync_all();
+    EXPECT_TRUE(scratch().close_for(std::chrono::seconds(5)).empty());
+    EXPECT_TRUE(drained());
+    EXPECT_EQ(scratch().stats().bytes_in_arena, 0U);
+  }
 }
 
 TEST_F(GroupRun, EagerClaimsOutsideOfItAndOnOtherStreamsAreOfThePool) {

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Claims of sharing_group::run() from the arena of the group, and what rests between two runs.
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "arena.hpp"
+#include "claim_search.hpp"
+#include "escrow/core/capture.hpp"
+#include "escrow/core/error.hpp"
+
+namespace escrow::inline v0_2 {
+
+claimed_slot slot_pool::claim_search::run_in(group_scope& scope) {
+  in.require_device(asked.call, asked.stream, capture);
+  slot* found = nullptr;
+  for (bool is_last = false; found == nullptr; is_last = true) {
+    arena::claimed const got = in.in_arena.its().claim_in_scope(request_of(scope.number));
+    require_unparked(got);
+    found = slot_at(got);
+    if (found != nullptr) break;
+    in.require_open(asked.call, of, asked.stream);
+    if (is_last || !seen.is_out_of_memory) refuse();
+    in.owner.trim(0, true);
+    seen.failure = nullptr;
+  }
+  try {
+    covered_place const covered{.begin = found->place_->begin, .end = found->place_->end};
+    found->in_group_ = std::make_shared<group_lease>(in.of_leases, asked.where, covered,
+                                                     std::span<cudaGraphNode_t const>());
+    scope.leases.push_back(found->in_group_);
+  } catch (...) {
+    in.go_home(*found);
+    throw;
+  }
+  found->is_done_ = false;
+  found->key_ = on.id;
+  return in.leased(*found, on, asked.where);
+}
+
+void slot_pool::state::leave_arena(slot& idle) noexcept {
+  idle.in_group_.reset();
+  group_scope const* const scope = group_scope::of(idle.place_->graph);
+  if (scope == nullptr) {
+    if (!in_arena.its().rest(*idle.place_)) destroy(idle);
+    return;
+  }
+  // What the scope's stream comes after, its next claims come after.
+  auto const wait_for = [&](cudaEvent_t ready) {
+    return succeeded(cudaStreamWaitEvent(scope->stream, ready, 0));
+  };
+  bool is_ordered = idle.is_done_ || idle.key_ == scope->stream_id || wait_for(idle.ready());
+  for (cached_event const& also : idle.also_ready_) {
+    is_ordered = is_ordered && wait_for(also.recorded.get());
+  }
+  if (!is_ordered) return destroy(idle);
+  idle.also_ready_.clear();
+  in_arena.its().release(*idle.place_, {}, 0);  // allocates nothing: it was released before no node
+}
+
+arena::claimed arena::claim_in_scope(request const& asked) {
+  std::lock_guard const lock(mutex_);
+  if (is_closed_) return {};
+  auto const [found, is_new] = graphs_.try_emplace(asked.graph);
+  layout& in = found->second;
+  claimed got;
+  try {
+    if (is_new) wake(in, asked.graph);
+    make_room(in);
+    got.place = &place_at(in, asked, choose(asked, in, {}));
+  } catch (...) {
+    if (in.places.empty()) graphs_.erase(found);
+    throw;
+  }
+  mark_taken(*got.place);
+  return got;
+}
+
+void arena::wake(layout& in, std::uint64_t scope) {
+  in.is_of_scope = true;
+  in.idle.reserve(rested_.size());  // first: nothing throws from here on
+  for (auto at = rested_.begin(); at != rested_.end();) {
+    auto const each = at++;
+    if (each->its_state != arena_place::state::idle) continue;
+    in.places.splice(in.places.end(), rested_, each);
+    in.idle.push_back(&*each);
+    in.extent = std::max(in.extent, each->end);
+    each->graph = scope;
+  }
+}
+
+void arena::end_scope(group_scope const& ended) noexcept {
+  slot* left = nullptr;
+  {
+    std::lock_guard const lock(mutex_);
+    auto const found = graphs_.find(ended.number);
+    if (found == graphs_.end()) return;
+    layout& in = found->second;
+    for (arena_place* const each : in.idle) {  // the others end with their leases
+      each->its_state = arena_place::state::gone;
+      each->graph = 0;
+      each->held->newer_ = std::exchange(left, each->held);
+      rested_.splice(rested_.end(), in.places, each->self);
+    }
+    in.idle.clear();
+    if (in.places.empty()) graphs_.erase(found);
+  }
+  // Each pool's neighbours get one event, behind all work of the scope. Then they rest.
+  stream_use const on = use_of(ended.stream, ended.stream_id, device_);
+  while (left != nullptr) {
+    slot* const first = left;
+    slot* last = first;
+    while (last->newer_ != nullptr && &last->newer_->pool_ == &first->pool_) last = last->newer_;
+    left = std::exchange(last->newer_, nullptr);
+    first->pool_.state_->cover(first, on, false, "sharing_group::run");
+  }
+}
+
+bool arena::rest(arena_place& place) noexcept {
+  std::lock_guard const lock(mutex_);
+  if (place.graph != 0 || is_closed_) return false;
+  if (place.held->pool_.state_->sizes.is_closed()) return false;  // under the lock: see close()
+  place.its_state = arena_place::state::idle;
+  return true;
+}
+
+void arena::end_rests(slot_pool const* of) noexcept {
+  slot* left = nullptr;
+  {
+    std::lock_guard const lock(mutex_);
+    for (arena_place& each : rested_) {
+      if (each.its_state != arena_place::state::idle) continue;
+      if (of != nullptr && &each.held->pool_ != of) continue;
+      each.its_state = arena_place::state::gone;
+      each.held->newer_ = std::exchange(left, each.held);
+    }
+  }
+  std::optional<relaxed_capture_scope> relaxed;  // else a query could invalidate a capture
+  try {
+    if (left != nullptr) relaxed.emplace();
+  } catch (std::exception const&) {  // the worker asks
+  }
+  while (left != nullptr) {
+    slot& each = *std::exchange(left, left->newer_);
+    each.newer_ = nullptr;
+    if (each.is_done_ || (relaxed && slot_pool::state::is_done(each))) {
+      std::lock_guard const lock(mutex_);
+      each.place_->begin = each.place_->end = 0;  // its memory may go at once
+    }
+    each.pool_.state_->destroy(each);
+  }
+}
+
+}  // namespace escrow::inline v0_2
