@@ -19,13 +19,19 @@ std::shared_ptr<group_lease> graph_registry::note_lease(
   std::lock_guard const lock(mutex_);
   auto const found = entries_.find(graph);
   if (found == entries_.end() || !is_it(found->second, id)) return nullptr;  // it was destroyed
-  return found->second.leases.add(spare, origin, where, place, claimed_after);
+  return found->second.leases.add(spare.empty() ? spare_leases_ : spare, origin, where, place,
+                                  claimed_after);
 }
 
-lease_log::room graph_registry::room_for_lease(std::uint64_t id, cudaGraph_t graph) const {
-  std::lock_guard const lock(mutex_);
-  entry const* const found = find(graph, id);
-  return found != nullptr && found->leases.has_room() ? lease_log::room() : lease_log::make_room();
+lease_log::room graph_registry::room_for_lease(std::uint64_t id, cudaGraph_t graph) {
+  lease_log::room its;
+  {
+    std::lock_guard const lock(mutex_);
+    entry const* const found = find(graph, id);
+    if (found != nullptr && found->leases.has_room()) return its;
+    if (!spare_leases_.empty()) its.splice(its.end(), spare_leases_, spare_leases_.begin());
+  }
+  return its.empty() ? lease_log::make_room() : its;
 }
 
 lease_spans graph_registry::leases_of(cudaGraph_t graph) const {

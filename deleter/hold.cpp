@@ -116,7 +116,7 @@ bool graph_registry::drop_released(std::uint64_t id, cudaGraph_t graph) noexcept
     return each->is_off_graphs() && std::erase(each->graphs_, graph) != 0;
   });
   if (released != 0) {  // with the nodes
-    found->second.leases.clear();
+    found->second.leases.clear(spare_leases_);
     found->second.copied_leases.clear();
   }
   erase_if_unused(found);
@@ -177,7 +177,7 @@ void graph_registry::clear(entries::iterator dead) noexcept {
   for (reference_set* const each : dead->second.sets) std::erase(each->graphs_, dead->first);
   dead->second.sets.clear();
   dead->second.groups.clear();
-  dead->second.leases.clear();
+  dead->second.leases.clear(spare_leases_);
   dead->second.copied_leases.clear();
   dead->second.is_hoisted = false;
   dead->second.is_exposed = false;
@@ -186,8 +186,10 @@ void graph_registry::clear(entries::iterator dead) noexcept {
 }
 
 void graph_registry::erase_if_unused(entries::iterator found) noexcept {
-  entry const& unused = found->second;
-  if (unused.sets.empty() && !unused.is_hoisted && !unused.is_owned) entries_.erase(found);
+  entry& unused = found->second;
+  if (!unused.sets.empty() || unused.is_hoisted || unused.is_owned) return;
+  unused.leases.clear(spare_leases_);
+  entries_.erase(found);
 }
 
 }  // namespace escrow::inline v0_2

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/container/small_vector.hpp>
 #include <boost/container/static_vector.hpp>
@@ -144,7 +145,7 @@ class lease_log {
   [[nodiscard]] std::shared_ptr<group_lease> add(room& spare, Arguments&&... arguments) {
     if (!has_room()) {
       if (spare.empty()) spare = make_room();
-      chunks_.splice(chunks_.end(), spare);
+      chunks_.splice(chunks_.end(), spare, spare.begin());
     }
     chunk& last = *chunks_.back();
     return {chunks_.back(), &last.emplace_back(std::forward<Arguments>(arguments)...)};
@@ -155,7 +156,20 @@ class lease_log {
       for (group_lease& lease : *each) call(std::shared_ptr<group_lease>(each, &lease));
     }
   }
-  void clear() noexcept { chunks_.clear(); }
+  // Memory that no pointer to a lease keeps goes to `spare`, which has at most spare_max then.
+  void clear(room& spare) noexcept {
+    for (auto next = chunks_.begin(); next != chunks_.end() && spare.size() < spare_max;) {
+      auto const each = next++;
+      // Acquires what the leases' threads have written; they write no more.
+      bool const are_over = std::ranges::none_of(
+          **each, [](group_lease const& lease) { return is_alive(lease.state()); });
+      if (!are_over || each->use_count() != 1) continue;
+      (*each)->clear();
+      spare.splice(spare.end(), chunks_, each);
+    }
+    chunks_.clear();
+  }
+  static constexpr std::size_t spare_max = 64;  // 170 KiB
 
  private:
   room chunks_;

@@ -296,7 +296,7 @@ class graph_registry {
       source_location where, covered_place place, std::span<cudaGraphNode_t const> claimed_after,
       lease_log::room spare = {});
   // What note_lease() needs then not to throw. Throws std::bad_alloc.
-  [[nodiscard]] lease_log::room room_for_lease(std::uint64_t id, cudaGraph_t graph) const;
+  [[nodiscard]] lease_log::room room_for_lease(std::uint64_t id, cudaGraph_t graph);
   // All that were claimed in the graph, or the graph that it is a copy of. Throws std::bad_alloc.
   [[nodiscard]] lease_spans leases_of(cudaGraph_t graph) const;
   // At the end of a capture: reports each lease that lives to its pool's deleter, once. The caller
@@ -382,6 +382,7 @@ class graph_registry {
   mutable std::mutex mutex_;  // guards everything here, and the registry's fields of each set
   entries entries_;
   std::unordered_set<reference_set*> sets_;  // all
+  lease_log::room spare_leases_;             // memory of logs that have ended
 };
 
 }  // namespace escrow::inline v0_2
