@@ -30,6 +30,14 @@ claimed_slot slot_pool::claim_bytes(claim_request const& asked) {
 
 claimed_slot slot_pool::state::claim(claim_request const& asked, size_class& of) {
   require_open(asked.call, of, asked.stream);
+  if (in_arena.may_be && kind_of(asked) == claim_kind::in_order) [[unlikely]] {
+    group_scope* const scope = group_scope::of(*options.group->order(), asked.stream.get());
+    if (scope != nullptr && ask_for_arena() != nullptr && captures_nothing(asked.stream.get())) {
+      stream_use const on = use_of(asked.stream, scope->stream_id, options.device);
+      record_deferred(on);
+      return claim_search(*this, asked, of, on).run_in(*scope);
+    }
+  }
   if (!options.streams_outlive_pool || !captures_nothing(asked.stream.get())) {
     detail::capture_dependencies after;
     capture_info const capture = usable_capture_of(asked.call, asked.stream, &after);
@@ -40,11 +48,6 @@ claimed_slot slot_pool::state::claim(claim_request const& asked, size_class& of)
   }
   stream_use const on = use_of(asked.stream, stream_id(asked.stream), options.device);
   record_deferred(on);
-  if (in_arena.may_be && kind_of(asked) == claim_kind::in_order) [[unlikely]] {
-    group_scope* const scope = group_scope::of(*options.group->order(), asked.stream.get());
-    if (scope != nullptr && ask_for_arena() != nullptr)
-      return claim_search(*this, asked, of, on).run_in(*scope);
-  }
   if (kind_of(asked) == claim_kind::for_host) return claim_search(*this, asked, of, on).run();
   if (options.streams_outlive_pool && on.thread == 0) {
     return claim_uncovered(claimers.lasting, on, asked, of);

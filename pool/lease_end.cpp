@@ -31,6 +31,7 @@ void slot_pool::lease_end::refuse_other_thread(std::string_view what_it_did) {
 void slot_pool::lease_end::release_on(state& in, claimed_slot& lease, stream_use on,
                                       capture_reuse::claim_state const& claim,
                                       bool is_claiming_stream, char const* call) {
+  if (lease.what->place_ != nullptr && release_in_run(in, lease, on)) return;
   capture_info capture;
   detail::capture_dependencies after;
   check(query_recordable(on.handle, capture, &after), "cudaStreamGetCaptureInfo");
@@ -77,7 +78,6 @@ void slot_pool::lease_end::release_on(state& in, claimed_slot& lease, stream_use
     return release_captured(in, lease, capture, end, is_behind_claim);
   }
   if (capture.is_none()) {
-    if (used.place_ != nullptr && release_in_run(in, lease, on)) return;
     check(release_eager(in, lease, on), "cudaEventRecord");
   } else {
     release_or_defer(in, lease, on);
@@ -125,12 +125,15 @@ cudaError_t slot_pool::lease_end::release_eager(state& in, claimed_slot& lease,
 
 // On the stream of the sharing_group::run() that it was claimed in: the call's end records an event
 // for all.
-bool slot_pool::lease_end::release_in_run(state& in, claimed_slot& lease,
-                                          stream_use const& on) noexcept {
+bool slot_pool::lease_end::release_in_run(state& in, claimed_slot& lease, stream_use on) noexcept {
   slot const& leased = *lease.what;
   if (lease.capture_id != 0 || !leased.unrecorded_.empty()) return false;
   group_scope const* const scope = group_scope::of(leased.place_->graph);
-  if (scope == nullptr || scope->stream_id != on.id) return false;
+  if (scope == nullptr || scope->stream != on.handle || on.device != in.options.device) {
+    return false;
+  }
+  if (!captures_nothing(on.handle)) return false;
+  on.id = scope->stream_id;
   slot& used = take_used(in, lease);
   used.key_ = on.id;
   in.record_deferred(on);

@@ -21,7 +21,8 @@ struct ESCROW_LOCAL slot_pool::lease_end {
                          char const* call);
   // Records on `on`, which does not capture. Returns the first failure, already reported.
   static cudaError_t release_eager(state& in, claimed_slot& lease, stream_use on) noexcept;
-  static bool release_in_run(state& in, claimed_slot& lease, stream_use const& on) noexcept;
+  // Of a claim in a sharing_group::run(), on its stream. False: otherwise, or it captures.
+  static bool release_in_run(state& in, claimed_slot& lease, stream_use on) noexcept;
   static void release_or_defer(state& in, claimed_slot& lease, stream_use const& on) noexcept;
   // Of a capture that is over: its graph has its uses, but for those told since.
   static void release_after_capture(state& in, claimed_slot& lease) noexcept;
