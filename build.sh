@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The commands of a fresh machine:
 #   ./build.sh test [sim]    builds and runs the whole suite
-#   ./build.sh sanitize      the same under AddressSanitizer with UBSan, and under ThreadSanitizer; simulated
+#   ./build.sh sanitize      the same under AddressSanitizer with UBSan, and what has several threads under
+#                            ThreadSanitizer; simulated
 #   ./build.sh bench [sim]   builds, runs the relaunch benchmark, prints four lines of verdict and tables
 #   ./build.sh deep [sim]    builds and runs the long runs, about an hour; results in build/<preset>/deep-results
 # They use the GPU where there is one with nvcc, and the simulated CUDA runtime otherwise, or if `sim` says so.
