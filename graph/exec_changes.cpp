@@ -82,7 +82,10 @@ void graph_exec::state::set_enabled(cudaGraphNode_t node, bool is_enabled) {
   group_pins pins;
   now_.pin("set_enabled", pins);
   relaxed_capture_scope const relaxed;
+  auto disabled = disabled_;
+  is_enabled ? static_cast<void>(disabled.erase(node)) : static_cast<void>(disabled.insert(node));
   check(cudaGraphNodeSetEnabled(exec(), node, is_enabled ? 1 : 0), "cudaGraphNodeSetEnabled");
+  disabled_.swap(disabled);
   row_.reset();
 }
 

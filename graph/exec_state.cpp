@@ -148,7 +148,7 @@ graph_exec::state::~state() {
 // It must hold no user objects. CUDA does not embed a graph with conditional or memory nodes, or
 // not instantiate it twice.
 owned<cudaGraphExec_t> graph_exec::state::row_of(cudaGraph_t graph) const {
-  if (!wants_row()) return nullptr;
+  if (!wants_row() || !disabled_.empty()) return nullptr;  // they would run in a row
   auto const row = new_graph();
   cudaGraphNode_t last = nullptr;
   for (std::size_t i = 0; i < copies_wanted_; ++i) {

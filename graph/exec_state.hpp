@@ -6,6 +6,7 @@
 
 #include <exception>
 #include <map>
+#include <set>
 #include <string>
 
 #include "escrow/graph/graph_exec.hpp"
@@ -83,6 +84,7 @@ class ESCROW_LOCAL graph_exec::state {
 
   holding now_;  // for the graph that it runs; without an end if no release needs it
   std::map<cudaGraphNode_t, reference_sets> of_nodes_;  // set by set(); in `now_`, too
+  std::set<cudaGraphNode_t> disabled_;                  // updates leave them so
   owned<cudaGraphExec_t> exec_;
   // An exec of child nodes in a line, all of them copies of the graph: a launch of it runs that
   // several times, and costs less than as many launches (measured). Null: there is none.

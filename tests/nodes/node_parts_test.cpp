@@ -226,8 +226,17 @@ TEST_F(NodeParts, ANodeThatIsDisabledInAnExecDoesNothingThereAndKeepsItsOwners) 
   set_enabled(copies, repeated, false);
   cells.store(0, 0);
   copies.launch_many(two, 5);
+  copies.update(plain);
+  EXPECT_EQ(copies.copies(), 1U);
+  copies.launch_many(two, 5);
   sync(two);
   EXPECT_EQ(cells.load(), 0);
+  set_enabled(copies, repeated, true);
+  copies.update(plain);
+  EXPECT_EQ(copies.copies(), 2U);
+  copies.launch_many(two, 5);
+  sync(two);
+  EXPECT_EQ(cells.load(), 5);
   node const late = add_to(*built, 0);
   auto const expect_note = [&](node const& given, std::string const& problem) {
     std::vector<std::string> const parts{"set_enabled: ", problem,

@@ -126,7 +126,8 @@ class ESCROW_API graph_exec {
                    source_location where = source_location::current());
 
   // The runs that launch_many() enqueues at once: 1 without the option, if CUDA embeds no such
-  // graph, after set(), which cannot change the copies, until the next update(), or if moved from.
+  // graph, while a node is disabled, after set() and set_enabled(), which cannot change the copies,
+  // until the next update(), or if moved from.
   [[nodiscard]] std::size_t copies() const noexcept;
 
   // Uploads the exec to the device before a first launch on `stream`. Upload what you will launch:
