@@ -212,6 +212,11 @@ struct graph_place {
   bool was_instantiated = false;
   bool is_there() const { return own.has_value() || plain != nullptr; }
 };
+/// A node that does not run in an exec.
+struct disabled_node {
+  cudaGraphNode_t handle = nullptr;  // by which the exec knows it
+  int id = 0;
+};
 struct exec_place {
   std::optional<graph_exec> own;
   cudaGraphExec_t plain = nullptr;
@@ -224,6 +229,9 @@ struct exec_place {
   bool is_conditional = false;
   bool has_memory = false;
   bool has_events = false;
+  bool is_of_graph = false;  // not of a handle
+  bool has_copies = false;
+  std::vector<disabled_node> off;
   bool is_end_unknown = false;  // a launch failed: what it used may stay until the next
   int behind = 0;               // a mark before its last launch
   int launched = 0;             // a mark after its last launch, if there was one
@@ -244,7 +252,7 @@ struct member_place {
   int behind = 0;    // as an exec's
   int launched = 0;  // the same
 };
-enum class node_kind : std::uint8_t { kernel, call, fill, rows, copy, record, wait, empty };
+enum class node_kind : std::uint8_t { kernel, call, fill, rows, copy, record, wait, empty, child };
 struct node_place {
   node handle;
   std::size_t graph = 0;
@@ -252,6 +260,7 @@ struct node_place {
   int id = 0;  // 0: none
   node_kind is = node_kind::kernel;
   bool is_in_body = false;
+  std::uint64_t child = 0;  // the serial of the graph that it runs a copy of
   bool is_call() const { return is == node_kind::call; }
   bool is_event() const { return is == node_kind::record || is == node_kind::wait; }
 };
@@ -268,12 +277,14 @@ struct allocation_place {
 struct library_place {
   std::optional<kernel> found;  // which keeps it
   int thing = 0;
+  bool is_foreign = false;  // loaded by plain calls
 };
 /// What a node is given, and where: a new node, one of a graph, or one of an exec.
 struct node_target {
   graph_builder_ref const* at = nullptr;
   node const* changed = nullptr;
   graph_exec* exec = nullptr;
+  launch_config shape{.grid = {4}};  // clusters of 2 and of 4 blocks fit
   node made{};
 
   void put(auto kind) {
@@ -290,6 +301,9 @@ struct node_content {
   node_kind is;
   entries kept;  // by the node
   std::function<void(node_target&)> put;
+  piece_of_work* work = nullptr;  // that it does
+  std::vector<cudaLaunchAttribute> attributes = {};
+  bool is_wrong = false;  // CUDA refuses it
 };
 struct open_capture {
   std::uint64_t id;

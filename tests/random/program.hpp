@@ -21,130 +21,138 @@ namespace escrow::test {
 /// world::do_<name>() does it. Objects have fixed places, so that an operation means the same when
 /// others are taken away; one whose places are empty, or occupied where they must be empty, does
 /// nothing.
-#define ESCROW_RANDOM_OPERATIONS(X)                         \
-  /* the machine and the worker */                          \
-  X(step, "k", 14, together)                                \
-  X(work, "s", 8, together)                                 \
-  X(poll, "", 10, fails | together)                         \
-  X(settle, "", 2, 0)                                       \
-  X(drain, "", 1, together)                                 \
-  X(stop, "", 1, 0)                                         \
-  X(fail_device, "w", 1, 0)                                 \
-  /* pools */                                               \
-  X(claim, "Lps", 14, fails | together)                     \
-  X(claim_captured, "Lpc", 6, fails | together | looks)     \
-  X(touch, "ls", 6, fails | together)                       \
-  X(release, "l", 5, fails | together)                      \
-  X(release_on, "ls", 4, fails | together)                  \
-  X(drop_lease, "l", 3, fails | together)                   \
-  X(close_pool, "p", 1, fails | together)                   \
-  X(destroy_pool, "p", 1, fails | together)                 \
-  X(make_pool, "P", 1, fails | together)                    \
-  /* owners */                                              \
-  X(retire, "s", 6, fails | together)                       \
-  X(retire_now, "", 1, fails | together)                    \
-  X(retire_after, "i", 2, fails | together)                 \
-  X(retire_graph, "g", 2, fails | together)                 \
-  X(own, "O", 6, together)                                  \
-  X(disown, "o", 3, together)                               \
-  X(keep, "sow", 4, fails | together | looks)               \
-  X(launch_lease, "ls", 3, fails | together)                \
-  X(retire_lease, "lsw", 3, fails | together)               \
-  X(share, "X", 3, fails | together)                        \
-  X(use_shared, "xs", 5, fails | together)                  \
-  X(unshare, "x", 2, together)                              \
-  /* captures */                                            \
-  X(begin, "im", 5, together)                               \
-  X(begin_into, "ig", 2, together)                          \
-  X(fork, "ci", 6, together)                                \
-  X(join, "cc", 5, together)                                \
-  X(wait_early, "scw", 6, together)                         \
-  X(end, "rGw", 10, together | looks)                       \
-  X(invalidate, "c", 1, together)                           \
-  X(destroy_stream, "s", 1, together)                       \
-  /* graphs and execs */                                    \
-  X(make_graph, "G", 5, fails | together)                   \
-  X(expose, "g", 2, fails | together)                       \
-  X(clone, "Ggw", 4, fails | together)                      \
-  X(child, "ggw", 4, fails | together)                      \
-  X(destroy_graph, "g", 4, together)                        \
-  X(instantiate, "Egw", 9, fails | together)                \
-  X(launch, "eiw", 14, fails | together)                    \
-  X(update, "euw", 6, fails | together)                     \
-  X(destroy_exec, "e", 6, together)                         \
-  X(hoist, "Hgw", 3, fails | together)                      \
-  X(let_go, "hiw", 4, fails | together)                     \
-  X(drop_hoisted, "h", 1, together)                         \
-  X(enter, "hiw", 4, fails | together)                      \
-  X(launch_in_turn, "tdw", 6, fails | together)             \
-  X(leave, "t", 5, fails | together | looks)                \
-  X(launch_hoisted, "hdiw", 6, fails | together)            \
-  X(set_add, "Fg", 4, fails)                                \
-  X(set_launch, "fi", 6, fails)                             \
-  X(drop_set, "", 1, fails)                                 \
-  X(bind, "ei", 3, fails | together)                        \
-  X(launch_bound, "ew", 6, fails | together)                \
-  X(flush, "e", 2, fails | together)                        \
-  X(unbind, "e", 1, fails | together)                       \
-  /* nodes */                                               \
-  X(add_node, "Ngow", 10, fails | together | looks)         \
-  X(add_node_of_lease, "Ngl", 5, fails | together | builds) \
-  X(set_node, "now", 5, fails | together | looks)           \
-  X(set_node_of_lease, "nl", 3, fails | together)           \
-  X(destroy_node, "n", 3, fails | together)                 \
-  X(exec_set, "eqo", 6, fails | together | looks)           \
-  X(exec_set_of_lease, "eql", 3, fails | together)          \
-  /* scratch memory */                                      \
-  X(claim_scratch, "Lzs", 10, fails)                        \
-  X(leave_to_graph, "l", 6, fails | together | looks)       \
-  X(trim, "w", 5, fails | together)                         \
-  X(close_scratch, "", 1, fails)                            \
-  X(destroy_scratch, "", 1, fails)                          \
-  /* conditional nodes and bodies */                        \
-  X(add_conditional, "Bgw", 6, fails | builds)              \
-  X(add_conditional_inside, "Bbw", 2, fails)                \
-  X(add_body_node, "Nbow", 7, fails | looks)                \
-  X(add_body_node_of_lease, "Nbl", 4, fails)                \
-  X(embed_in_body, "bg", 2, fails)                          \
-  X(capture_into_body, "ibw", 3, fails)                     \
-  X(drop_body, "b", 3, looks)                               \
-  /* nodes of other kinds */                                \
-  X(add_fill, "Ngow", 4, fails | together | builds)         \
-  X(add_fill_of_lease, "Ngl", 3, fails | together | builds) \
-  X(add_copy, "Ngoo", 4, fails | together | builds)         \
-  X(add_join, "Ng", 2, fails | together | builds)           \
-  X(add_edge, "nn", 2, fails | together)                    \
-  X(make_event, "V", 3, fails)                              \
-  X(drop_event, "v", 2, 0)                                  \
-  X(add_event, "Ngvw", 5, fails | builds)                   \
-  X(add_alloc, "Agz", 2, fails | builds)                    \
-  X(add_free, "ag", 2, fails | builds)                      \
-  X(look, "g", 1, fails)                                    \
-  /* code, and other calls */                               \
-  X(load_library, "Y", 3, fails)                            \
-  X(unload_library, "y", 2, 0)                              \
-  X(launch_code, "sy", 4, fails)                            \
-  X(add_node_of_code, "Ngy", 4, fails | builds)             \
-  X(set_node_of_code, "ny", 2, fails)                       \
-  X(exec_set_of_code, "eqy", 2, fails)                      \
-  X(upload, "ei", 2, fails)                                 \
-  X(capture_call, "iGw", 2, fails)                          \
-  X(move, "ge", 1, looks)                                   \
-  X(try_claim, "Lps", 3, fails | together)                  \
-  /* claimers */                                            \
-  X(make_claimer, "Jps", 8, fails | together)               \
-  X(make_scratch_claimer, "Js", 3, fails)                   \
-  X(claim_on, "Ljzw", 20, fails | together)                 \
-  X(begin_on, "jgmw", 4, looks)                             \
-  X(flush_claims, "j", 3, fails | together)                 \
-  X(end_claimer, "j", 3, fails | together)                  \
-  /* what users write */                                    \
-  X(visit, "ls", 5, fails | together)                       \
-  X(read, "ls", 5, fails)                                   \
-  X(retire_both, "llsw", 5, fails | together)               \
-  X(end_in_host_function, "ls", 3, together)                \
-  X(capture_output, "iGLw", 5, fails)                       \
-  X(read_stats, "pw", 3, together)                          \
+#define ESCROW_RANDOM_OPERATIONS(X)                            \
+  /* the machine and the worker */                             \
+  X(step, "k", 14, together)                                   \
+  X(work, "s", 8, together)                                    \
+  X(poll, "", 10, fails | together)                            \
+  X(settle, "", 2, 0)                                          \
+  X(drain, "", 1, together)                                    \
+  X(stop, "", 1, 0)                                            \
+  X(fail_device, "w", 1, 0)                                    \
+  /* pools */                                                  \
+  X(claim, "Lps", 14, fails | together)                        \
+  X(claim_captured, "Lpc", 6, fails | together | looks)        \
+  X(touch, "ls", 6, fails | together)                          \
+  X(release, "l", 5, fails | together)                         \
+  X(release_on, "ls", 4, fails | together)                     \
+  X(drop_lease, "l", 3, fails | together)                      \
+  X(close_pool, "p", 1, fails | together)                      \
+  X(destroy_pool, "p", 1, fails | together)                    \
+  X(make_pool, "P", 1, fails | together)                       \
+  /* owners */                                                 \
+  X(retire, "s", 6, fails | together)                          \
+  X(retire_now, "", 1, fails | together)                       \
+  X(retire_after, "i", 2, fails | together)                    \
+  X(retire_graph, "g", 2, fails | together)                    \
+  X(own, "O", 6, together)                                     \
+  X(disown, "o", 3, together)                                  \
+  X(keep, "sow", 4, fails | together | looks)                  \
+  X(launch_lease, "ls", 3, fails | together)                   \
+  X(retire_lease, "lsw", 3, fails | together)                  \
+  X(share, "X", 3, fails | together)                           \
+  X(use_shared, "xs", 5, fails | together)                     \
+  X(unshare, "x", 2, together)                                 \
+  /* captures */                                               \
+  X(begin, "im", 5, together)                                  \
+  X(begin_into, "ig", 2, together)                             \
+  X(fork, "ci", 6, together)                                   \
+  X(join, "cc", 5, together)                                   \
+  X(wait_early, "scw", 6, together)                            \
+  X(end, "rGw", 10, together | looks)                          \
+  X(invalidate, "c", 1, together)                              \
+  X(destroy_stream, "s", 1, together)                          \
+  /* graphs and execs */                                       \
+  X(make_graph, "G", 5, fails | together)                      \
+  X(expose, "g", 2, fails | together)                          \
+  X(clone, "Ggw", 4, fails | together)                         \
+  X(child, "ggw", 4, fails | together)                         \
+  X(destroy_graph, "g", 4, together)                           \
+  X(instantiate, "Egw", 9, fails | together)                   \
+  X(launch, "eiw", 14, fails | together)                       \
+  X(update, "euw", 6, fails | together)                        \
+  X(destroy_exec, "e", 6, together)                            \
+  X(hoist, "Hgw", 3, fails | together)                         \
+  X(let_go, "hiw", 4, fails | together)                        \
+  X(drop_hoisted, "h", 1, together)                            \
+  X(enter, "hiw", 4, fails | together)                         \
+  X(launch_in_turn, "tdw", 6, fails | together)                \
+  X(leave, "t", 5, fails | together | looks)                   \
+  X(launch_hoisted, "hdiw", 6, fails | together)               \
+  X(set_add, "Fg", 4, fails)                                   \
+  X(set_launch, "fi", 6, fails)                                \
+  X(drop_set, "", 1, fails)                                    \
+  X(bind, "ei", 3, fails | together)                           \
+  X(launch_bound, "ew", 6, fails | together)                   \
+  X(flush, "e", 2, fails | together)                           \
+  X(unbind, "e", 1, fails | together)                          \
+  /* nodes */                                                  \
+  X(add_node, "Ngow", 10, fails | together | looks)            \
+  X(add_node_of_lease, "Ngl", 5, fails | together | builds)    \
+  X(set_node, "now", 5, fails | together | looks)              \
+  X(set_node_of_lease, "nl", 3, fails | together)              \
+  X(destroy_node, "n", 3, fails | together)                    \
+  X(exec_set, "eqo", 6, fails | together | looks)              \
+  X(exec_set_of_lease, "eql", 3, fails | together)             \
+  X(set_enabled, "eqw", 6, fails | together | looks)           \
+  X(add_child_node, "Ngg", 5, fails | together | builds)       \
+  X(set_child_node, "ngw", 4, fails | together | looks)        \
+  X(exec_set_child, "eqgw", 4, fails | together | looks)       \
+  X(add_kernel_with, "Ngow", 4, fails | together | builds)     \
+  X(set_kernel_with, "now", 3, fails | together | looks)       \
+  X(exec_set_kernel_with, "eqow", 3, fails | together | looks) \
+  /* scratch memory */                                         \
+  X(claim_scratch, "Lzs", 10, fails)                           \
+  X(leave_to_graph, "l", 6, fails | together | looks)          \
+  X(trim, "w", 5, fails | together)                            \
+  X(close_scratch, "", 1, fails)                               \
+  X(destroy_scratch, "", 1, fails)                             \
+  /* conditional nodes and bodies */                           \
+  X(add_conditional, "Bgw", 6, fails | builds)                 \
+  X(add_conditional_inside, "Bbw", 2, fails)                   \
+  X(add_body_node, "Nbow", 7, fails | looks)                   \
+  X(add_body_node_of_lease, "Nbl", 4, fails)                   \
+  X(embed_in_body, "bg", 2, fails)                             \
+  X(capture_into_body, "ibw", 3, fails)                        \
+  X(drop_body, "b", 3, looks)                                  \
+  /* nodes of other kinds */                                   \
+  X(add_fill, "Ngow", 4, fails | together | builds)            \
+  X(add_fill_of_lease, "Ngl", 3, fails | together | builds)    \
+  X(add_copy, "Ngoo", 4, fails | together | builds)            \
+  X(add_join, "Ng", 2, fails | together | builds)              \
+  X(add_edge, "nn", 2, fails | together)                       \
+  X(make_event, "V", 3, fails)                                 \
+  X(drop_event, "v", 2, 0)                                     \
+  X(add_event, "Ngvw", 5, fails | builds)                      \
+  X(add_alloc, "Agz", 2, fails | builds)                       \
+  X(add_free, "ag", 2, fails | builds)                         \
+  X(look, "g", 1, fails)                                       \
+  /* code, and other calls */                                  \
+  X(load_library, "Y", 3, fails)                               \
+  X(load_foreign, "Y", 3, fails)                               \
+  X(unload_library, "y", 2, 0)                                 \
+  X(launch_code, "sy", 4, fails)                               \
+  X(add_node_of_code, "Ngy", 4, fails | builds)                \
+  X(set_node_of_code, "ny", 2, fails)                          \
+  X(exec_set_of_code, "eqy", 2, fails)                         \
+  X(upload, "ei", 2, fails)                                    \
+  X(capture_call, "iGw", 2, fails)                             \
+  X(move, "ge", 1, looks)                                      \
+  X(try_claim, "Lps", 3, fails | together)                     \
+  /* claimers */                                               \
+  X(make_claimer, "Jps", 8, fails | together)                  \
+  X(make_scratch_claimer, "Js", 3, fails)                      \
+  X(claim_on, "Ljzw", 20, fails | together)                    \
+  X(begin_on, "jgmw", 4, looks)                                \
+  X(flush_claims, "j", 3, fails | together)                    \
+  X(end_claimer, "j", 3, fails | together)                     \
+  /* what users write */                                       \
+  X(visit, "ls", 5, fails | together)                          \
+  X(read, "ls", 5, fails)                                      \
+  X(retire_both, "llsw", 5, fails | together)                  \
+  X(end_in_host_function, "ls", 3, together)                   \
+  X(capture_output, "iGLw", 5, fails)                          \
+  X(read_stats, "pw", 3, together)                             \
   X(stage, "Lps", 5, fails | together)
 
 #define ESCROW_ENUMERATOR(name, ...) name,
@@ -314,7 +322,17 @@ ESCROW_SITUATIONS(
     used_in_no_order_with_the_claim, used_in_no_order_with_the_claim_in_a_capture,
     output_read_after_its_capture, output_outlived_its_stream, lease_ended_in_another_capture,
     worker_ends_a_covered_lease, worker_ends_a_recorded_lease, two_leases_of_a_request,
-    lease_accessed_after_its_retirement, lease_ended_by_a_host_function, host_got_a_used_slot)
+    lease_accessed_after_its_retirement, lease_ended_by_a_host_function, host_got_a_used_slot,
+    node_disabled_in_flight, node_enabled_again, node_set_while_it_is_disabled,
+    disabled_node_asked_after_an_update, launched_with_a_disabled_node,
+    launched_with_a_disabled_node_after_an_update, launched_without_a_node_whose_things_are_gone,
+    exec_with_copies_updated_with_a_disabled_node, node_of_another_kind_not_disabled,
+    child_replaced, child_replaced_beside_its_exec, child_with_things_replaced,
+    child_replaced_in_an_exec, child_replaced_in_an_exec_in_flight,
+    child_with_things_replaced_in_an_exec, graph_not_put_into_itself, kernel_added_with_attributes,
+    kernel_set_with_attributes, attributes_refused, attributes_refused_in_an_exec,
+    clusters_stay_in_an_exec, update_refused_for_its_clusters, foreign_code_kept_by_a_node,
+    foreign_code_dropped_while_it_runs, foreign_code_unloaded)
 inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::end_of_all);
 [[nodiscard]] std::string name_of(situation met);
 

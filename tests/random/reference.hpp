@@ -29,6 +29,13 @@ struct entry {
 };
 using entries = std::vector<entry>;
 
+struct piece_of_work;
+/// What the kernel of a node, or a host callable, does; it runs once a launch.
+struct node_work {
+  int node = 0;
+  piece_of_work* work = nullptr;
+};
+
 inline bool has(entries const& list, int thing) {
   return std::ranges::find(list, thing, &entry::thing) != list.end();
 }
@@ -63,6 +70,7 @@ struct contents {
   entries lingering;  // may be
   entries replaced;   // may be, until the graph is next used: of changed and destroyed nodes
   entries needed;     // what the kernels use, whether it is held or not
+  std::vector<node_work> works;  // of nodes outside of bodies that were built by hand
   // Graphs, by serial, of which this is a plain copy: what they get later may be alive as long as
   // this, since a plain copy shares their reference sets.
   std::vector<std::uint64_t> grows_with;
@@ -75,7 +83,13 @@ struct contents {
     test::append(held, more.held);
     test::append(lingering, more.lingering);
     test::append(needed, more.needed);
+    works.insert(works.end(), more.works.begin(), more.works.end());
     grows_with.insert(grows_with.end(), more.grows_with.begin(), more.grows_with.end());
+  }
+  /// From now on the node does this, or nothing that is known.
+  void run(int node, piece_of_work* work) {
+    std::erase_if(works, [node](node_work const& each) { return each.node == node; });
+    if (work != nullptr) works.push_back({node, work});
   }
   /// The node keeps these, and its kernel uses them.
   void give(int node, entries const& kept, bool by_exec = false) {

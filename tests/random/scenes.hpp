@@ -17,6 +17,20 @@ inline constexpr std::string_view sequences_text = R"(
   own make_graph add_node instantiate set_node hoist instantiate launch let_go settle;
   claim make_graph add_node_of_lease add_node_of_lease release instantiate launch destroy_graph
       destroy_exec poll;
+  own make_graph add_node add_node instantiate set_enabled launch exec_set launch set_enabled launch
+      destroy_graph destroy_exec settle;
+  own make_graph add_node add_node instantiate launch set_enabled launch update launch set_enabled
+      launch set_enabled settle;
+  own make_graph add_node add_fill hoist instantiate disown set_enabled set_enabled launch let_go
+      poll launch settle;
+  own make_graph add_node make_graph add_child_node instantiate launch own set_node exec_set_child
+      launch exec_set_child launch disown step poll destroy_graph settle;
+  own make_graph add_node make_graph add_child_node instantiate launch own make_graph add_node
+      set_child_node disown instantiate launch destroy_exec step poll update settle;
+  begin claim_captured release end make_graph add_child_node instantiate launch set_child_node
+      exec_set_child launch instantiate launch destroy_graph settle claim;
+  own make_graph add_kernel_with instantiate launch set_kernel_with update launch
+      exec_set_kernel_with launch destroy_node settle;
   begin claim_captured release claim_captured fork claim_captured release join claim_captured end
       instantiate launch launch;
   begin fork claim_captured release fork claim_captured release retire end clone instantiate
@@ -48,6 +62,7 @@ inline constexpr std::string_view sequences_text = R"(
   claim_scratch release claim_scratch claim_scratch release claim_scratch release claim_scratch
       release claim_scratch poll;
   claim_scratch claim_scratch begin claim_scratch release claim_scratch end release claim_scratch;
+  claim_scratch claim_scratch claim_scratch begin drop_lease drop_lease drop_lease end settle;
   claim touch retire_lease step poll claim touch release claim;
   claim begin retire_lease end instantiate launch destroy_graph destroy_exec poll claim begin
       claim_captured end;
@@ -77,6 +92,10 @@ inline constexpr std::string_view sequences_text = R"(
       destroy_exec settle claim_scratch;
   load_library launch_code make_graph add_node_of_code unload_library instantiate launch
       destroy_graph destroy_exec settle;
+  load_foreign launch_code make_graph add_node_of_code set_node_of_code unload_library instantiate
+      launch destroy_graph destroy_exec settle;
+  load_foreign begin launch_code end clone unload_library instantiate launch destroy_graph
+      destroy_exec settle;
   begin claim_captured release end set_add begin claim_captured release end set_add begin retire end
       set_add set_launch set_launch set_launch set_launch drop_set settle;
   begin claim_captured release end instantiate set_add begin claim_captured release end set_add
@@ -96,6 +115,8 @@ inline constexpr std::string_view sequences_text = R"(
       release end instantiate launch enter launch_in_turn leave launch let_go settle;
   begin claim_captured release end hoist instantiate instantiate enter launch_in_turn leave enter
       launch_in_turn leave let_go settle;
+  begin claim_captured release end hoist work let_go begin claim_captured claim_captured release end
+      instantiate launch;
   begin claim_captured release end clone instantiate hoist instantiate launch launch_hoisted
       launch_hoisted launch let_go settle;
   begin claim_captured release end clone instantiate hoist instantiate launch enter launch_in_turn
@@ -183,6 +204,10 @@ inline constexpr std::string_view meetings_text = R"(
       launch step;
   begin claim_captured release end instantiate bind: launch_bound instantiate, launch_bound begin,
       launch_bound destroy_graph step;
+  own make_graph add_node add_node instantiate instantiate launch: set_enabled launch, set_enabled
+      launch step, set_enabled poll, set_enabled destroy_exec poll;
+  own make_graph add_node make_graph add_child_node instantiate launch: exec_set_child poll,
+      exec_set_child step poll, set_child_node poll;
   hoist: let_go poll;
   begin claim_captured release end clone instantiate hoist instantiate enter launch_in_turn: launch
       leave, launch launch_in_turn leave, launch launch, leave launch step, launch leave enter;

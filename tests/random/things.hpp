@@ -78,6 +78,11 @@ struct piece_of_work {
   void* memory = nullptr;  // of a block, which is written and read
   looked_at* sets = nullptr;
   bool ends_turn = false;  // of a loop, which ends with every second
+  int clusters = 0;        // the blocks of each; 0: not known
+  // Of a node built by hand: how often launches that were enqueued have to run it, and it ran.
+  bool is_counted = false;
+  int due = 0;
+  int ran = 0;
 };
 
 /// What: all things of a run, the work, and the first thing that went wrong.
@@ -144,14 +149,22 @@ class things {
   }
   looked_at& add_condition() { return conditions_.emplace_back(); }
   /// A kernel's run; false if it goes on.
-  bool run(piece_of_work const& work, int& rounds_left) {
+  bool run(piece_of_work& work, int& rounds_left) {
     bool const all_there = check_uses(work);
     if (rounds_left-- > 0) return false;
     if (work.slot >= 0 && all_there) check_value(work);
     if (work.sets != nullptr) set_condition(work);
     model.set_mark(work.mark);
     ++runs_;
+    check_runs(work);
     return true;
+  }
+  /// The machine is idle: whatever was launched has run.
+  void expect_all_ran() {
+    for (piece_of_work const& each : work_)
+      if (each.is_counted && each.ran < each.due && values_count)
+        fail("a node ran " + std::to_string(each.ran) + " times, and was launched " +
+             std::to_string(each.due) + " times");
   }
   void gone(int thing) noexcept {
     thing_state& state = model.state_of(thing);
@@ -195,6 +208,12 @@ class things {
         fail("a graph runs whose slot " + std::to_string(each.thing) + " was handed out again");
     }
     return all_there;
+  }
+  void check_runs(piece_of_work& work) {
+    if (++work.ran > work.due && work.is_counted && values_count)
+      fail("a node ran more often than it was launched, or is disabled");
+    if (work.clusters != 0 && work.clusters != static_cast<int>(sim::cluster_blocks()))
+      fail("a kernel runs in clusters of another size than its node was given");
   }
   void check_value(piece_of_work const& work) {
     thing_state& slot = model.state_of(work.slot);

@@ -268,8 +268,8 @@ class world : private world_overlap {
       for (unsigned tried = 0; tried < places; ++tried) {
         unsigned const place = (next.arguments[i] + tried) % places;
         // Two of a kind are not the same: a graph is not its own child.
-        if (i == 1 && asked[0] == asked[1] && place == next.arguments[0] && tried + 1 < places)
-          continue;
+        bool const is_second = i != 0 && asked[i - 1] == asked[i] && (i == 1 || asked[i] == 'g');
+        if (is_second && place == next.arguments[i - 1] && tried + 1 < places) continue;
         if (!has_what_is_asked(asked[i], place, next)) continue;
         next.arguments[i] = static_cast<std::uint8_t>(place);
         break;

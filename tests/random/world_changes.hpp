@@ -9,27 +9,28 @@ namespace escrow::test {
 
 struct world_changes : world_nodes {
   /// What the graph has for the node may go when the graph is next used, or goes on to a hoisted.
-  outcome set_in_graph(nth n, node_content const& what, bool is_wrong = false) {
+  outcome set_in_graph(nth n, node_content const& what) {
     node_place& at = nodes_[n];
     contents& in = model_.graphs[at.graph];
     entries const old = take_node(in.held, at.id);
     append(in.replaced, old);
-    outcome const result = attempt(is_stopped_, is_wrong, [&] {
+    outcome const result = attempt(is_stopped_, what.is_wrong, [&] {
       node_target to{.changed = &at.handle};
+      to.shape.attributes = what.attributes;
       what.put(to);
     });
     if (result == done) {
-      note_set(at, what.kept);
+      note_set(at, what.kept, what.work);
     } else {
       in.replaced.resize(in.replaced.size() - old.size());
       append(in.held, old);
     }
-    if (result == done && is_wrong) fail("a node that does nothing was set to a launch");
-    return result;
+    return what.is_wrong ? refused_by_cuda(result) : result;
   }
 
-  void note_set(node_place const& at, entries const& kept) {
+  void note_set(node_place const& at, entries const& kept, piece_of_work* work = nullptr) {
     contents& in = model_.graphs[at.graph];
+    note_work(in, at, at.is_in_body ? nullptr : work);
     take_node(in.held, at.id);
     take_node(in.needed, at.id);
     in.give(at.id, kept);
@@ -55,8 +56,9 @@ struct world_changes : world_nodes {
     bool const can_be_bare = at.is == node_kind::kernel || at.is == node_kind::fill;
     bool const keeps = way != 2 || !can_be_bare;
     if (!is_there(at) || !can_be_set(at, o, keeps)) return skipped;
-    return set_in_graph(n, with_owner(at.is, o, keeps, all_.add_work(), keeps ? 1 : 0),
-                        at.is == node_kind::empty);
+    node_content what = with_owner(at.is, o, keeps, all_.add_work(), keeps ? 1 : 0);
+    what.is_wrong = at.is == node_kind::empty || at.is == node_kind::child;
+    return set_in_graph(n, what);
   }
 
   outcome do_set_node_of_lease(nth n, nth l) {
@@ -68,6 +70,11 @@ struct world_changes : world_nodes {
     node_place const& at = nodes_[n];
     if (at.is != node_kind::kernel) return skipped;
     return set_in_graph(n, with_code(y, all_.add_work()));
+  }
+
+  /// Whether something fails inside the operation.
+  static bool may_be_half_done() {
+    return mine_->what->failing_call != 0 || mine_->what->failing_allocation != 0;
   }
 
   outcome do_destroy_node(nth n) {
@@ -86,6 +93,9 @@ struct world_changes : world_nodes {
       return result;
     }
     note_set(at, {});
+    // They go with the call.
+    if (!may_be_half_done()) take_node(in.replaced, at.id);
+    take_node(in.lingering, at.id);
     ++graphs_[at.graph].shape;
     at.id = 0;
     return result;
@@ -110,21 +120,32 @@ struct world_changes : world_nodes {
     // The exec may be another graph's, or be older than the node.
     outcome const result = attempt(true, true, [&] {
       node_target to{.changed = &at.handle, .exec = &*place.own};
+      to.shape.attributes = what.attributes;
       what.put(to);
     });
     in.lingering.resize(in.lingering.size() - old.size());
     if (result != done) {
       append(in.held, old);
-      return result;
+      return what.is_wrong ? refused_by_cuda(result) : result;
     }
+    if (what.is_wrong || at.is == node_kind::empty || at.is == node_kind::child)
+      fail("a node of an exec got what CUDA refuses");
     meet(exec_set_in_flight, is_in_flight(place));
     meet(exec_set_after_an_update, place.was_updated);
     std::erase_if(in.needed, is_replaced);
     if (place.is_end_unknown) append(in.lingering, old);
     // The node may stand for a captured kernel that began or ended the use of a slot.
     if (place.has_other_nodes) make_racy(in.needed);
+    note_other_work(place, in);
+    meet(node_set_while_it_is_disabled, is_off(known_off(place), at.id));
+    note_work(in, at, at.is_in_body ? nullptr : what.work);
     in.give(at.id, what.kept, true);
     return result;
+  }
+
+  /// After an update from other nodes it is not known which of them is set.
+  static void note_other_work(exec_place const& place, contents& in) {
+    if (place.has_other_nodes) forget_works(in);
   }
 
   outcome do_exec_set(nth e, nth n, nth o) {

@@ -7,7 +7,7 @@
 #include <escrow/internal/driver.hpp>
 #include <escrow/internal/graph_query.hpp>
 
-#include "world_changes.hpp"
+#include "world_parts.hpp"
 
 namespace escrow::test {
 
@@ -78,7 +78,7 @@ inline void begin_machine(std::uint64_t seed) {
   align_stream_ids();
 }
 
-struct world_checks : world_changes {
+struct world_checks : world_parts {
   static std::string names_of(std::vector<int> const& things) {
     std::string names;
     for (int const each : things) names += " " + std::to_string(each);
@@ -91,6 +91,7 @@ struct world_checks : world_changes {
 
   outcome do_settle() {
     poll_until_nothing();
+    all_.expect_all_ran();
     model_.settle();
     expect_nothing_overdue();
     return done;
@@ -253,6 +254,7 @@ struct world_checks : world_changes {
   void finish() {
     end_everything();
     poll_until_nothing();
+    all_.expect_all_ran();
     model_.settle();
     if (!is_lost()) expect_all_gone();
     counts_.kernels = all_.runs();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs: created, cloned, put into each other, hoisted, and destroyed; and their execs:
-// instantiated, updated, and destroyed in flight.
+// Graphs: created, cloned, put into each other, hoisted, and destroyed.
 #pragma once
 
 #include "world_retired.hpp"
@@ -17,13 +16,26 @@ struct world_graphs : world_retired {
         each.known = each.known && known;
       }
     }
+    for (node_work& each : copy.works) each.node = 0;
     return copy;
+  }
+
+  /// A plain update keeps the clusters that there were.
+  static void forget_clusters(contents const& one, contents const& other) {
+    for (node_work const& each : one.works) each.work->clusters = 0;
+    for (node_work const& each : other.works) each.work->clusters = 0;
+  }
+  /// How often they run from now on is not known.
+  static void forget_works(contents& in) {
+    for (node_work const& each : in.works) each.work->is_counted = false;
+    in.works.clear();
   }
 
   /// The body has a copy of the child, in no order with other uses.
   void add_copy_of(nth child, contents& to) {
     contents copy = copy_of(model_.graphs[child], true);
     for (entry& each : copy.held) each.on_body = true;
+    forget_works(copy);
     to.append(copy);
     make_racy(copy.needed);
   }
@@ -265,134 +277,6 @@ struct world_graphs : world_retired {
   void leave_to_bodies(nth g) {
     std::uint64_t const serial = graphs_[g].serial;
     if (has_bodies(serial)) model_.orphans[serial] = model_.graphs[g];
-  }
-
-  /// Of an exec, or of a member of the set.
-  bool is_in_flight(auto const& place) const {
-    return place.launched != 0 && !model_.is_done(place.launched);
-  }
-
-  /// A launcher's launch is recorded, or is not: then others may be refused.
-  void note_due(exec_place& place, bool is_due) {
-    place.is_due = is_due;
-    is_any_due_ = std::ranges::any_of(execs_, &exec_place::is_due);
-  }
-  /// Whether the calling thread is not that of the launcher.
-  bool is_elsewhere(exec_place const& place) {
-    bool const is_so = place.bound && place.thread != mine_->what->thread;
-    meet(launcher_called_on_another_thread, is_so);
-    return is_so;
-  }
-
-  // Ways 0 and 1: graph_exec of the `graph`, or else of its handle; 2: of the handle; 3: plain. Way
-  // 0: with copies for many launches at once.
-  outcome do_instantiate(nth e, nth g, nth way) {
-    exec_place& place = execs_[e];
-    graph_place& source = graphs_[g];
-    outcome const result = attempt(may_be_refused(source), may_lack_exec(source), [&] {
-      if (way == 3) {
-        cudaGraph_t const native = handle_of(source);
-        relaxed_capture_scope const relaxed;
-        graph_lifetime_lock const turn;
-        escrow::check(cudaGraphInstantiate(&place.plain, native, 0), "cudaGraphInstantiate");
-      } else if (way == 2 || !source.own) {
-        place.own.emplace(handle_of(source));
-      } else {
-        instantiate_options chosen;
-        if (source.has_memory && way == 1) chosen.flags = cudaGraphInstantiateFlagAutoFreeOnLaunch;
-        if (way == 0) chosen.copies = 2;
-        place.own.emplace(*source.own, chosen);
-      }
-    });
-    if (result != done) {
-      meet(concurrent_branches_refused, result == refused);
-      place = {};
-      return result;
-    }
-    place.made_of = source.serial;
-    source.was_instantiated = true;
-    place.shape = source.shape;
-    place.nodes_then = node_ids_;
-    place.of_hoisted = source.is_hoisted;
-    place.is_conditional = source.is_single && !source.has_memory;
-    place.has_memory = source.has_memory;
-    place.has_events = source.has_events;
-    bool const is_ours = source.is_built && !source.is_exposed && !source.is_parent && place.own;
-    if (is_ours && !place.own->is_bare()) fail("the exec of a graph of Escrow's is not bare");
-    note_use(g);
-    model_.execs[e] = model_.graphs[g];
-    if (!place.own) model_.execs[e].grows_with.push_back(source.serial);
-    if (way == 2 || !source.own) model_.execs[e].grows_with_bodies_of.push_back(source.serial);
-    if (planted_ == planted::model_forgets_execs) model_.execs[e].held.clear();
-    return result;
-  }
-
-  // Ways 0 and 1: from the `graph`; 2 and 3: from its handle.
-  outcome do_update(nth e, nth g, nth way) {
-    exec_place& place = execs_[e];
-    graph_place& source = graphs_[g];
-    if (place.bound) return skipped;
-    // What it had may go from the beginning of the call, but for launches in flight.
-    contents& kept = model_.execs[e];
-    contents const before = kept;
-    model_.keep_for_launches(before.held, place.behind);
-    append(kept.lingering, std::exchange(kept.held, {}));
-    // Only a graph of the same form will do.
-    outcome const result = attempt(true, true, [&] {
-      if (!place.own) {
-        cudaGraph_t const native = handle_of(source);
-        relaxed_capture_scope const relaxed;
-        cudaGraphExecUpdateResultInfo info{};
-        graph_lifetime_lock const turn;
-        return escrow::check(cudaGraphExecUpdate(place.plain, native, &info),
-                             "cudaGraphExecUpdate");
-      }
-      if (way < 2 && source.own) return place.own->update(*source.own);
-      place.own->update(handle_of(source));
-    });
-    if (result != done) {
-      kept = before;
-      return result;
-    }
-    meet(exec_updated_in_flight, is_in_flight(place));
-    bool const is_same = source.serial == place.made_of;
-    bool const is_reshaped = source.shape != place.shape;
-    meet(exec_updated_from_a_reshaped_graph, is_same && is_reshaped);
-    note_use(g);
-    kept = model_.graphs[g];
-    if (!place.own) kept.grows_with.push_back(source.serial);
-    if (way >= 2 || !source.own) kept.grows_with_bodies_of.push_back(source.serial);
-    if (place.is_end_unknown) append(kept.lingering, before.held);
-    place.was_updated = true;
-    place.has_other_nodes = !is_same || is_reshaped;
-    if (is_same) place.nodes_then = node_ids_;
-    place.of_hoisted = source.is_hoisted;
-    place.has_memory = place.has_memory || source.has_memory;
-    place.has_events = place.has_events || source.has_events;
-    return result;
-  }
-
-  void drop_exec(nth e) {
-    exec_place& place = execs_[e];
-    meet(exec_gone_in_flight, is_in_flight(place));
-    meet(launcher_gone_in_flight, is_in_flight(place) && place.bound);
-    meet(conditional_exec_gone_in_flight, is_in_flight(place) && place.is_conditional);
-    model_.end_exec(model_.execs[e], place.behind);
-    if (place.plain != nullptr) {
-      relaxed_capture_scope const relaxed;
-      graph_lifetime_lock const turn;
-      static_cast<void>(cudaGraphExecDestroy(place.plain));
-    }
-    place = {};
-    note_due(place, false);
-  }
-
-  outcome do_destroy_exec(nth e) {
-    exec_place const& place = execs_[e];
-    // It would leak what it holds.
-    bool const is_leak = is_elsewhere(place) || !capture_at(place.stream).is_none();
-    if (place.is_due && is_leak) return skipped;
-    return attempt([&] { drop_exec(e); });
   }
 };
 

@@ -3,51 +3,11 @@
 // the two halves of that, and of the set of graphs that share execs.
 #pragma once
 
-#include "world_graphs.hpp"
+#include "world_execs.hpp"
 
 namespace escrow::test {
 
-struct world_launches : world_graphs {
-  /// An exec, or a member of the set, was launched after the mark `behind`, with work of the
-  /// program's behind it if it says so.
-  void note_launch(auto& place, nth s, int behind, bool with_work) {
-    if (!model_.is_done(behind) || model_.is_done(place.behind)) place.behind = behind;
-    if (with_work && enqueue(s, piece(s, {}))) place.launched = streams_[s].mark;
-  }
-
-  /// Whether everything that its kernels use is kept by the exec, or by what was hoisted. `alone`:
-  /// by that only.
-  bool is_covered(contents const& exec, bool alone = false) const {
-    return std::ranges::all_of(exec.needed, [&](entry const& needed) {
-      auto const keeps = [&](contents const& kept) { return has_same(kept.held, needed); };
-      return (!alone && keeps(exec)) || std::ranges::any_of(model_.hoisted, keeps);
-    });
-  }
-
-  bool is_another_due(exec_place const& place) const {
-    return std::ranges::any_of(
-        execs_, [&](exec_place const& each) { return &each != &place && each.is_due; });
-  }
-  /// Whether no launch of the one may begin in a turn of the other.
-  bool excludes(contents const& one, contents const& other) const {
-    auto const is_ordered = [](entry const& each) { return each.claimed && each.known; };
-    return std::ranges::any_of(one.held, [&](entry const& each) {
-      return is_ordered(each) && std::ranges::any_of(other.held, [&](entry const& its) {
-               bool const is_same = its.thing == each.thing && its.generation == each.generation;
-               return is_ordered(its) && (is_same || run_->shares);
-             });
-    });
-  }
-
-  /// What launches of the exec are ordered by: plain calls know nothing of it, and an exec of a
-  /// handle not what is on bodies.
-  static contents ordered_by(exec_place const& place, contents const& kept) {
-    contents known = place.plain == nullptr ? kept : contents{};
-    if (!kept.grows_with_bodies_of.empty())
-      std::erase_if(known.held, [](entry const& each) { return each.on_body; });
-    return known;
-  }
-
+struct world_launches : world_execs {
   /// A call that begins a launch of what has `kept`. What is in its turn has to keep it from that:
   /// if the turn is the thread's own, at once and as a misuse, else after the wait.
   outcome attempt_turn(contents const& kept, bool may_refuse, bool may_fail,
@@ -97,7 +57,8 @@ struct world_launches : world_graphs {
     exec_place& place = execs_[e];
     contents const& kept = model_.execs[e];
     if (is_blocked(s) || is_lost()) return skipped;
-    if (planted_ != planted::model_forgets_execs && !is_covered(kept)) return skipped;
+    if (planted_ != planted::model_forgets_execs && !is_covered(kept, known_off(place)))
+      return skipped;
     contents const ordered = ordered_by(place, kept);
     make_racy_unless_held(kept.needed, ordered.held);
     if (place.has_memory) {  // who frees it and who uses it are the caller's to order
@@ -109,14 +70,17 @@ struct world_launches : world_graphs {
         place.plain == nullptr && (is_another_due(place) || is_elsewhere(place));
     bool const& may_refuse_by_then = place.bound ? mine_->has_met : is_any_due_;
     // Memory that is there already, or is not there to be freed.
-    std::size_t const times = way >= 2 && !place.has_memory ? 3 : 1;
+    bool const is_row = way >= 2 && !place.has_memory && place.plain == nullptr;
+    std::size_t const times = is_row ? 3 : 1;
     auto const act = [&] {
       if (place.own) return place.own->launch_many(streams_[s].handle, times);
       if (place.bound) return place.bound->launch_many(times);
       escrow::check(cudaGraphLaunch(place.plain, streams_[s].handle), "cudaGraphLaunch");
     };
-    outcome const result =
-        attempt_turn(ordered, may_refuse, place.has_memory, turn_wait_max, act, may_refuse_by_then);
+    outcome const result = count_runs(place, kept, static_cast<int>(times), [&] {
+      return attempt_turn(ordered, may_refuse, place.has_memory, turn_wait_max, act,
+                          may_refuse_by_then);
+    });
     meet(launch_refused_behind_a_launcher, result == refused && place.own);
     meet(launcher_refused_in_a_turn, result == exhausted && place.bound);
     meet(launched_after_a_flush, result == done && place.own && was_flushed_);
@@ -289,7 +253,7 @@ struct world_launches : world_graphs {
   bool may_launch_in_turn(nth e, nth s) const {
     exec_place const& place = execs_[e];
     if (place.bound || place.has_memory || is_blocked(s) || is_lost()) return false;
-    return is_covered(model_.execs[e], place.own.has_value());
+    return is_covered(model_.execs[e], known_off(place), place.own.has_value());
   }
 
   using call_attempt = std::function<outcome(std::function<void()> const& launch)>;
@@ -300,8 +264,10 @@ struct world_launches : world_graphs {
     make_racy_unless_held(kept.needed, model_.hoisted[h].held);
     int const behind = streams_[s].mark;
     cudaGraphExec_t const native = is_ours ? place.own->get() : place.plain;
-    outcome const result = attempt_it(
-        [&] { escrow::check(cudaGraphLaunch(native, streams_[s].handle), "cudaGraphLaunch"); });
+    auto const act = [&] {
+      escrow::check(cudaGraphLaunch(native, streams_[s].handle), "cudaGraphLaunch");
+    };
+    outcome const result = count_runs(place, kept, 1, [&] { return attempt_it(act); });
     if (!is_ours && (result == done || result == failed)) place.is_end_unknown = result == failed;
     if (result != done) return result;
     meet(launched_in_turn);
@@ -366,7 +332,9 @@ struct world_launches : world_graphs {
         members_, [this](member_place const& each) { return is_in_flight(each); });
     make_racy_unless_held(kept.needed, kept.held);
     auto const act = [&] { set_->launch(*place.which, streams_[s].handle); };
-    outcome const result = attempt_turn(kept, is_any_due_, false, turn_wait_max, act);
+    outcome const result = count_runs(kept, {}, true, 1, [&] {
+      return attempt_turn(kept, is_any_due_, false, turn_wait_max, act);
+    });
     if (result != done) return result;
     for (entry& each : model_.members[f].held) each.launched = true;
     meet(set_switched_in_flight, is_any_in_flight && set_->stats().switches != switches);

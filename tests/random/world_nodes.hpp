@@ -51,7 +51,9 @@ struct world_nodes : world_launches {
     for (entry const& each : kept) work.uses.push_back({each.thing});
     std::size_t const from = second.value_or(o);
     if (from != o) kept.push_back({.thing = owners_[from].share->thing()});
-    return {is, kept, [=, this, &work](node_target& to) {
+    bool const is_run = is == node_kind::call || is == node_kind::kernel;
+    return {is, kept,
+            [=, this, &work](node_target& to) {
               switch (is) {
                 case node_kind::call:
                   return to.put(host_node(called_work{&work, owners_[o], std::move(*callable)}));
@@ -63,11 +65,12 @@ struct world_nodes : world_launches {
                 case node_kind::copy:
                   return to.put(memcpy_node(memory_of(o), memory_of(from), bytes_of_an_owner / 4));
                 default:
-                  return keeps ? to.put(kernel_node(work_kernel_that_keeps(), {}, &work, rounds,
-                                                    owners_[o]))
-                               : to.put(kernel_node(work_kernel(), {}, &work, rounds));
+                  return keeps ? to.put(kernel_node(work_kernel_that_keeps(), to.shape, &work,
+                                                    rounds, owners_[o]))
+                               : to.put(kernel_node(work_kernel(), to.shape, &work, rounds));
               }
-            }};
+            },
+            is_run ? &work : nullptr};
   }
 
   /// A kernel that uses the slot, or a fill of its memory; in whatever order the caller makes.
@@ -76,23 +79,28 @@ struct world_nodes : world_launches {
     thing_state& slot = state_of(from.slot);
     slot.racy = from.is_in_graphs = true;
     work.uses.push_back({from.slot, slot.generation});
-    return {is, {{.thing = from.slot, .generation = slot.generation}}, [=, &from, &work](auto& to) {
+    return {is,
+            {{.thing = from.slot, .generation = slot.generation}},
+            [=, &from, &work](auto& to) {
               from.held->with([&](auto& held) {
                 if constexpr (requires { held->data(); }) {
                   if (is == node_kind::fill) return to.put(memset_node(held, one_row));
                 }
-                to.put(kernel_node(kernel_for(held), {}, &work, 1, held));
+                to.put(kernel_node(kernel_for(held), to.shape, &work, 1, held));
               });
-            }};
+            },
+            is == node_kind::kernel ? &work : nullptr};
   }
 
   /// A kernel of the library.
   node_content with_code(nth y, piece_of_work& work) {
     library_place const& from = libraries_[y];
     work.uses.push_back({from.thing});
-    return {node_kind::kernel, {{.thing = from.thing}}, [&](node_target& to) {
-              to.put(kernel_node(*from.found, {}, &work, work.rounds));
-            }};
+    return {
+        node_kind::kernel,
+        {{.thing = from.thing}},
+        [&](node_target& to) { to.put(kernel_node(*from.found, to.shape, &work, work.rounds)); },
+        &work};
   }
 
   outcome note_share(nth l, outcome result) {
@@ -100,27 +108,50 @@ struct world_nodes : world_launches {
     return result;
   }
 
-  void note_node(nth n, nth g, node made, entries const& kept, node_kind is) {
+  /// What the node does from now on, in a graph or in an exec. Bodies run it as often as they do.
+  static void note_work(contents& in, node_place const& at, piece_of_work* work) {
+    auto const before = std::ranges::find(in.works, at.id, &node_work::node);
+    if (work != nullptr) work->is_counted = true;
+    // A kind without attributes leaves them as they are.
+    if (work != nullptr && work->clusters == 0 && before != in.works.end())
+      work->clusters = before->work->clusters;
+    in.run(at.id, work);
+  }
+
+  void note_node(nth n, nth g, node made, entries const& kept, node_kind is,
+                 piece_of_work* work = nullptr) {
     graph_place& in = graphs_[g];
     nodes_[n] = {std::move(made), g, in.serial, ++node_ids_, is, false};
     in.has_calls = in.has_calls || nodes_[n].is_call() || nodes_[n].is_event();
     in.has_events = in.has_events || nodes_[n].is_event();
     ++in.shape;
     ++in.changes;
+    note_work(model_.graphs[g], nodes_[n], work);
     model_.graphs[g].give(nodes_[n].id, kept);
     model_.grow(in.serial, kept);
   }
 
+  /// What becomes of a content that CUDA refuses.
+  outcome refused_by_cuda(outcome result) {
+    if (result == done) fail("a node got what CUDA refuses");
+    return result == failed ? refused : result;
+  }
+
   /// A node at the graph's beginning, or after another.
-  outcome add_to_graph(nth n, nth g, node_content const& what, node const* after = nullptr) {
+  outcome add_to_graph(nth n, nth g, node_content const& what, node_place const* after = nullptr) {
     node_target to;
-    outcome const result = attempt(is_stopped_, false, [&] {
+    to.shape.attributes = what.attributes;
+    bool const is_in_body = after != nullptr && after->is_in_body;
+    outcome const result = attempt(is_stopped_, what.is_wrong, [&] {
       graph_builder_ref const at =
-          after != nullptr ? graph_builder_ref(*after) : build(*graphs_[g].own);
+          after != nullptr ? graph_builder_ref(after->handle) : build(*graphs_[g].own);
       to.at = &at;
       what.put(to);
     });
-    if (result == done) note_node(n, g, to.made, what.kept, what.is);
+    if (what.is_wrong) return refused_by_cuda(result);
+    if (result != done) return result;
+    note_node(n, g, to.made, what.kept, what.is, is_in_body ? nullptr : what.work);
+    nodes_[n].is_in_body = is_in_body;
     return result;
   }
 
@@ -132,9 +163,7 @@ struct world_nodes : world_launches {
     bool const is_chained = way == 1 && is_there(before) && before.graph == g;
     node_content const what = with_owner(way == 3 ? node_kind::call : node_kind::kernel, o,
                                          way != 2, work, way == 2 ? work.rounds : 2);
-    outcome const result = add_to_graph(n, g, what, is_chained ? &before.handle : nullptr);
-    if (result == done) nodes_[n].is_in_body = is_chained && before.is_in_body;
-    return result;
+    return add_to_graph(n, g, what, is_chained ? &before : nullptr);
   }
 
   outcome do_add_node_of_lease(nth n, nth g, nth l) {
@@ -144,6 +173,7 @@ struct world_nodes : world_launches {
   outcome do_add_node_of_code(nth n, nth g, nth y) {
     outcome const result = add_to_graph(n, g, with_code(y, all_.add_work()));
     meet(code_kept_by_a_node, result == done);
+    meet(foreign_code_kept_by_a_node, result == done && libraries_[y].is_foreign);
     return result;
   }
 

@@ -216,8 +216,37 @@ struct world_owners : world_claimers {
     return result;
   }
 
+  /// Code that plain calls load, and its owner, which unloads it.
+  outcome do_load_foreign(nth y) {
+    library_place& place = libraries_[y];
+    cudaLibrary_t handle = nullptr;
+    auto const unload = [](cudaLibrary_t loaded) {
+      relaxed_capture_scope const relaxed;
+      for (int tries = 3; tries != 0 && cudaLibraryUnload(loaded) != cudaSuccess; --tries)
+        forget_error();
+    };
+    outcome const result = attempt([&] {
+      relaxed_capture_scope const relaxed;
+      cudaLibrary_t made = nullptr;
+      escrow::check(cudaLibraryLoadData(&made, code(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+                    "cudaLibraryLoadData");
+      std::shared_ptr<std::remove_pointer_t<cudaLibrary_t>> owner(made, unload);
+      cudaKernel_t found = nullptr;
+      escrow::check(cudaLibraryGetKernel(&found, made, "work"), "cudaLibraryGetKernel");
+      place.found.emplace(found, std::move(owner));
+      handle = made;
+    });
+    if (result != done) return result;
+    place.thing = all_.make_of(handle, thing_state::kind::owner, foreign_code_unloaded);
+    place.is_foreign = true;
+    state_of(place.thing).handles = 1;
+    return result;
+  }
+
   outcome do_unload_library(nth y) {
     library_place& place = libraries_[y];
+    meet(foreign_code_dropped_while_it_runs, place.is_foreign && model_.is_pending(place.thing));
+    place.is_foreign = false;
     state_of(place.thing).handles = 0;
     meet(code_dropped_while_it_runs, model_.is_pending(place.thing));
     place.found.reset();

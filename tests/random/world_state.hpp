@@ -266,18 +266,46 @@ struct world_state {
     return !place.held->is_address() || std::ranges::find(of_leases, by) == of_leases.end();
   }
 
+  static bool can_be_disabled(node_place const& place) {
+    using enum node_kind;
+    return place.is == kernel || place.is == fill || place.is == rows || place.is == copy;
+  }
+  /// Whether the node is of a kind that the operation takes; now and then it is another.
+  static bool is_node_for(operation const& by, node_place const& place) {
+    auto const is_any = [&](std::size_t way) { return by.arguments[way] == 3; };
+    switch (by.kind) {
+      case op::set_enabled:
+        return is_any(2) || can_be_disabled(place);
+      case op::set_child_node:
+        return is_any(2) || place.is == node_kind::child;
+      case op::exec_set_child:
+        return is_any(3) || place.is == node_kind::child;
+      case op::set_kernel_with:
+      case op::exec_set_kernel_with:
+        return place.is == node_kind::kernel;
+      default:
+        return true;
+    }
+  }
+  /// In an exec a child gets the graph that it has, as that is now, and now and then another.
+  bool is_child_for(operation const& by, graph_place const& place) const {
+    return by.kind != op::exec_set_child || by.arguments[3] == 3 ||
+           place.serial == nodes_[by.arguments[1] % nodes_.size()].child;
+  }
+
   /// Whether the place has what that letter of an operation asks for.
   bool has_what_is_asked(char asked, nth at, operation const& by = {}) const {
     std::uint64_t const made_of = execs_[by.arguments[0] % execs_.size()].made_of;
     if (asked == 'c') return capture_at(at).is_active();
     if (asked == 'i') return capture_at(at).is_none();
     if (asked == 'r') return is_origin(at);
-    if (asked == 'g') return is_usable(at);
+    if (asked == 'g') return is_usable(at) && is_child_for(by, graphs_[at]);
     if (asked == 'G') return !graphs_[at].is_there();
     // The graph of the exec, and now and then another.
     if (asked == 'u')
       return is_usable(at) && (by.arguments[2] == 3 || graphs_[at].serial == made_of);
-    if (asked == 'q') return is_there(nodes_[at]) && nodes_[at].serial == made_of;
+    if (asked == 'q')
+      return is_there(nodes_[at]) && nodes_[at].serial == made_of && is_node_for(by, nodes_[at]);
     if (asked == 'b') return is_body_usable(bodies_[at]);
     if (asked == 'B') return !bodies_[at].own;
     if (asked == 'e') return execs_[at].is_there();
@@ -287,7 +315,7 @@ struct world_state {
              execs_[at].made_of == hoisted_from_[by.arguments[0] % hoisted_.size()];
     if (asked == 'f') return members_[at].which.has_value();
     if (asked == 'l') return has_lease_for(by.kind, leases_[at]);
-    if (asked == 'n') return is_there(nodes_[at]);
+    if (asked == 'n') return is_there(nodes_[at]) && is_node_for(by, nodes_[at]);
     if (asked == 'y') return libraries_[at].found.has_value();
     if (asked == 'v') return events_[at] != nullptr;
     if (asked == 'a') return allocations_[at].made.has_value();
