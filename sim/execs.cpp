@@ -166,8 +166,9 @@ void destroy_exec(api_call& c, std::shared_ptr<exec_state> const& exec) {
           return exec->in_flight == 0 && (exec->last_upload == nullptr || exec->last_upload->done);
         },
         c.name);
-    forget_conditions(*exec->graph);
   }
+  // An update may have given it conditions without a node.
+  if (exec->in_flight == 0) forget_conditions(*exec->graph);
   --*exec->copies_of_source;
   retire(*exec, exec->graph, c.reclaimed);
 }

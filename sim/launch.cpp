@@ -158,7 +158,10 @@ void launch_ended(exec_state& exec) {
     dismantle(graph, reclaimed);
   }
   exec.replaced.clear();
-  if (exec.destroyed) --s.execs_in_flight;
+  if (exec.destroyed) {
+    forget_conditions(*exec.graph);
+    --s.execs_in_flight;
+  }
   defer(std::move(reclaimed), std::chrono::microseconds(250), std::chrono::microseconds(510));
 }
 

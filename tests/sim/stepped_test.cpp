@@ -237,6 +237,22 @@ TEST_F(ConditionValues, AreFreedWithTheGraphThatAnUpdateReplaces) {
   }
 }
 
+TEST_F(ConditionValues, OfNoNodeAreFreedWithTheExecThatAnUpdateGaveThem) {
+  for (bool const is_in_flight : {false, true}) {
+    sim::reset({.stepped = true});
+    owned_stream const stream = make_stream();
+    owned_graph const second = tiny_graph();
+    static_cast<void>(make_condition(second, 1));
+    owned_exec exec = instantiate(tiny_graph());
+    must(update(exec, second));
+    must(cudaGraphLaunch(exec, stream));
+    if (!is_in_flight) sim::run_until_idle();
+    exec.reset();
+    sim::run_until_idle();
+    EXPECT_EQ(sim::alive().condition_values, 0U) << "in flight: " << is_in_flight;
+  }
+}
+
 TEST_F(ConditionValues, EndALoopWhenItsDeviceFails) {
   pinned_ints cells;
   owned_stream const stream = make_stream();
