@@ -210,6 +210,7 @@ struct graph_place {
   bool has_memory = false;
   bool has_events = false;
   bool was_instantiated = false;
+  bool is_loose = false;  // a copy of a graph with a condition that no node has is, or was, in it
   bool is_there() const { return own.has_value() || plain != nullptr; }
 };
 /// A node that does not run in an exec.
@@ -260,7 +261,12 @@ struct node_place {
   int id = 0;  // 0: none
   node_kind is = node_kind::kernel;
   bool is_in_body = false;
+  int conditional = 0;      // of the body that it is in
   std::uint64_t child = 0;  // the serial of the graph that it runs a copy of
+  bool can_be_disabled() const {
+    using enum node_kind;
+    return is == kernel || is == fill || is == rows || is == copy;
+  }
   bool is_call() const { return is == node_kind::call; }
   bool is_event() const { return is == node_kind::record || is == node_kind::wait; }
 };
@@ -268,6 +274,13 @@ struct body_place {
   std::optional<body_graph> own;
   std::size_t graph = 0;
   std::uint64_t serial = 0;  // the graph's
+  int conditional = 0;       // the number of its node
+  node of = {};              // that node
+};
+struct conditional_place {
+  std::uint64_t serial = 0;  // the graph's
+  int inside = 0;            // the one in whose body it is, or else 0
+  condition tested;
 };
 struct allocation_place {
   std::optional<allocation> made;

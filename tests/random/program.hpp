@@ -115,6 +115,7 @@ namespace escrow::test {
   X(embed_in_body, "bg", 2, fails)                             \
   X(capture_into_body, "ibw", 3, fails)                        \
   X(drop_body, "b", 3, looks)                                  \
+  X(destroy_conditional, "b", 3, fails)                        \
   /* nodes of other kinds */                                   \
   X(add_fill, "Ngow", 4, fails | together | builds)            \
   X(add_fill_of_lease, "Ngl", 3, fails | together | builds)    \
@@ -332,7 +333,9 @@ ESCROW_SITUATIONS(
     child_with_things_replaced_in_an_exec, graph_not_put_into_itself, kernel_added_with_attributes,
     kernel_set_with_attributes, attributes_refused, attributes_refused_in_an_exec,
     clusters_stay_in_an_exec, update_refused_for_its_clusters, foreign_code_kept_by_a_node,
-    foreign_code_dropped_while_it_runs, foreign_code_unloaded)
+    foreign_code_dropped_while_it_runs, foreign_code_unloaded, conditional_destroyed,
+    conditional_with_things_destroyed, conditional_destroyed_in_flight,
+    conditional_destroyed_with_another_inside, condition_of_a_destroyed_node_used)
 inline constexpr std::size_t situation_count = static_cast<std::size_t>(situation::end_of_all);
 [[nodiscard]] std::string name_of(situation met);
 

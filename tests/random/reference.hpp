@@ -91,6 +91,12 @@ struct contents {
     std::erase_if(works, [node](node_work const& each) { return each.node == node; });
     if (work != nullptr) works.push_back({node, work});
   }
+  /// All that is of the graph as a whole is the node's.
+  void give_to(int node) {
+    for (entries* const list : {&held, &lingering, &needed})
+      for (entry& each : *list) each.node = node;
+    for (node_work& each : works) each.node = node;
+  }
   /// The node keeps these, and its kernel uses them.
   void give(int node, entries const& kept, bool by_exec = false) {
     for (entry each : kept) {

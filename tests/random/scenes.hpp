@@ -80,6 +80,10 @@ inline constexpr std::string_view sequences_text = R"(
       destroy_graph add_body_node drop_body settle;
   own make_graph add_node make_graph add_conditional embed_in_body disown hoist destroy_graph
       drop_body settle;
+  own make_graph add_conditional add_body_node instantiate launch destroy_conditional disown
+      add_conditional instantiate destroy_exec step poll instantiate launch destroy_graph settle;
+  own make_graph add_conditional add_body_node add_conditional_inside capture_into_body
+      add_body_node destroy_conditional add_conditional hoist instantiate launch settle;
   own make_graph add_fill own add_copy add_join clone instantiate launch set_node exec_set disown
       launch settle;
   make_event make_graph add_event drop_event make_event make_graph add_event instantiate launch

@@ -32,9 +32,10 @@ struct world_graphs : world_retired {
   }
 
   /// The body has a copy of the child, in no order with other uses.
-  void add_copy_of(nth child, contents& to) {
+  void add_copy_of(nth child, contents& to, int node) {
     contents copy = copy_of(model_.graphs[child], true);
     for (entry& each : copy.held) each.on_body = true;
+    copy.give_to(node);
     forget_works(copy);
     to.append(copy);
     make_racy(copy.needed);
@@ -97,6 +98,7 @@ struct world_graphs : world_retired {
     }
     copy.serial = ++serials_;
     copy.is_hoisted = original.is_hoisted;
+    copy.is_loose = is_loose(original);
     copy.is_parent = original.is_parent;
     copy.has_calls = original.has_calls;
     copy.has_events = original.has_events;
@@ -135,6 +137,7 @@ struct world_graphs : world_retired {
     note_use(child);
     ++outer.shape;
     outer.is_parent = true;
+    outer.is_loose = outer.is_loose || is_loose(inner);
     // The copy is known to have been hoisted, too.
     outer.is_hoisted = outer.is_hoisted || (is_known && inner.is_hoisted);
     outer.has_calls = outer.has_calls || inner.has_calls;

@@ -131,6 +131,12 @@ struct world_nodes : world_launches {
     model_.grow(in.serial, kept);
   }
 
+  void note_in_body(node_place& at, int conditional) {
+    at.is_in_body = true;
+    at.conditional = conditional;
+    inside_[at.id] = conditional;
+  }
+
   /// What becomes of a content that CUDA refuses.
   outcome refused_by_cuda(outcome result) {
     if (result == done) fail("a node got what CUDA refuses");
@@ -151,7 +157,7 @@ struct world_nodes : world_launches {
     if (what.is_wrong) return refused_by_cuda(result);
     if (result != done) return result;
     note_node(n, g, to.made, what.kept, what.is, is_in_body ? nullptr : what.work);
-    nodes_[n].is_in_body = is_in_body;
+    if (is_in_body) note_in_body(nodes_[n], after->conditional);
     return result;
   }
 

@@ -3,18 +3,18 @@
 // launch attributes.
 #pragma once
 
-#include "world_changes.hpp"
+#include "world_bodies.hpp"
 
 namespace escrow::test {
 
-struct world_parts : world_changes {
+struct world_parts : world_bodies {
   // Ways 0 and 1: it does not run any more; 2: it runs; 3: the same, also of a kind that cannot be
   // switched.
   outcome do_set_enabled(nth e, nth n, nth way) {
     exec_place& place = execs_[e];
     node_place const& at = nodes_[n];
     if (!may_set(place, at)) return skipped;
-    bool const can_be = can_be_disabled(at);
+    bool const can_be = at.can_be_disabled();
     bool const is_sure =
         can_be && place.is_of_graph && at.serial == place.made_of && !place.has_other_nodes;
     auto const its = std::ranges::find(place.off, at.handle.get(), &disabled_node::handle);
@@ -40,13 +40,9 @@ struct world_parts : world_changes {
   /// What a child node has of its graph.
   contents child_contents(nth g, int node, bool by_exec) {
     contents copy = copy_of(model_.graphs[g], true);
-    for (entries* const list : {&copy.held, &copy.lingering, &copy.needed}) {
-      for (entry& each : *list) {
-        each.node = node;
-        each.by_exec = by_exec;
-      }
-    }
-    for (node_work& each : copy.works) each.node = node;
+    copy.give_to(node);
+    for (entries* const list : {&copy.held, &copy.lingering, &copy.needed})
+      for (entry& each : *list) each.by_exec = by_exec;
     // A copy that could not be noted is in the graph all the same; hoisting does not find it.
     if (may_be_half_done()) append(copy.lingering, std::exchange(copy.held, {}));
     make_racy(copy.needed);
@@ -59,6 +55,7 @@ struct world_parts : world_changes {
     graph_place const& inner = graphs_[child];
     note_use(child);
     outer.is_parent = true;
+    outer.is_loose = outer.is_loose || is_loose(inner);
     outer.is_hoisted = outer.is_hoisted || inner.is_hoisted;
     outer.has_calls = outer.has_calls || inner.has_calls;
     outer.has_events = outer.has_events || inner.has_events;

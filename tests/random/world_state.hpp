@@ -224,9 +224,14 @@ struct world_state {
       return each.is_there() && each.made_of == serial;
     });
   }
+  /// Whether a condition of the graph, or of a child, may have no node.
+  bool is_loose(graph_place const& place) const {
+    auto const is_its = [&](conditional_place const& each) { return each.serial == place.serial; };
+    return place.is_loose || std::ranges::any_of(loose_, is_its);
+  }
   /// Whether CUDA may have no exec of the graph.
   bool may_lack_exec(graph_place const& place) const {
-    return place.is_single && (place.was_copied || has_exec(place.serial));
+    return is_loose(place) || (place.is_single && (place.was_copied || has_exec(place.serial)));
   }
   bool is_usable(nth g) const { return graphs_[g].is_there() && !graphs_[g].is_captured_into; }
 
@@ -266,16 +271,12 @@ struct world_state {
     return !place.held->is_address() || std::ranges::find(of_leases, by) == of_leases.end();
   }
 
-  static bool can_be_disabled(node_place const& place) {
-    using enum node_kind;
-    return place.is == kernel || place.is == fill || place.is == rows || place.is == copy;
-  }
   /// Whether the node is of a kind that the operation takes; now and then it is another.
   static bool is_node_for(operation const& by, node_place const& place) {
     auto const is_any = [&](std::size_t way) { return by.arguments[way] == 3; };
     switch (by.kind) {
       case op::set_enabled:
-        return is_any(2) || can_be_disabled(place);
+        return is_any(2) || place.can_be_disabled();
       case op::set_child_node:
         return is_any(2) || place.is == node_kind::child;
       case op::exec_set_child:
@@ -378,6 +379,10 @@ struct world_state {
   std::array<std::optional<turn_place>, 2> turns_;  // of the hoisteds
   std::array<node_place, 6> nodes_;
   std::array<body_place, 3> bodies_;
+  std::map<int, conditional_place> conditionals_;  // by number
+  // Of destroyed ones: there is no exec until another node, in the same body, has the condition.
+  std::vector<conditional_place> loose_;
+  std::map<int, int> inside_;  // the conditional nodes of bodies that nodes are in
   std::array<std::shared_ptr<event const>, 2> events_;
   std::array<allocation_place, 2> allocations_;
   std::array<library_place, 2> libraries_;
