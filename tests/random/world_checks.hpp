@@ -33,6 +33,21 @@ inline void release_during_a_capture() {
     static_cast<void>(event_cache::take(0));
 }
 
+/// What the library has of code, and of each device's memory, it makes at the first use of that;
+/// and it drops the latter with the last block. So there is always one, or else it would depend on
+/// what earlier programs leaked.
+inline void use_memory_and_code_once() {
+  static auto& worker = *new deleter({.own_worker = false});
+  static auto& blocks = *new std::vector<device_block>;
+  for (int const device : {0, 1}) {
+    must(cudaSetDevice(device));
+    blocks.emplace_back(64);
+  }
+  must(cudaSetDevice(0));
+  static_cast<void>(library::load(world_owners::code(), worker).find("work"));
+  static_cast<void>(worker.poll());
+}
+
 /// The library spreads streams by their ids, which are never reused: a program has the same ones,
 /// as far as that goes, whatever ran before.
 inline void align_stream_ids() {
@@ -41,6 +56,19 @@ inline void align_stream_ids() {
     owned_stream const made = make_stream();
     must(cudaStreamGetId(made, &id));
   }
+}
+
+/// What each thread asks CUDA once, of each device.
+inline void ask_on_each_thread() {
+  auto const ask = [] {
+    for (int const device : {1, 0}) {
+      must(cudaSetDevice(device));
+      owned_stream const asked = make_stream();
+      static_cast<void>(device_of_capturing(stream_ref(asked.get())));
+    }
+  };
+  for (std::size_t thread = 0; thread < program::threads_max; ++thread)
+    baton::run({{thread, 0, ask}});
 }
 
 /// What a process makes, or asks CUDA, at its first use. Where two of a group came to it at the
@@ -55,7 +83,6 @@ inline void use_once() {
   must(cudaGraphCreate(made.out(), 0));
   static_cast<void>(graph_id_of(made));
   owned_stream const asked = make_stream();
-  static_cast<void>(device_of_capturing(stream_ref(asked.get())));
   auto state = cudaStreamCaptureStatusNone;
   must(query_is_capturing(asked, state));
   static_cast<void>(capture_of(asked));
@@ -71,7 +98,9 @@ inline void begin_machine(std::uint64_t seed) {
     // Ids of as many digits in all programs, and in 32 bits.
     sim::reset({.stepped = true, .first_graph_id = 100'000'000});
     release_during_a_capture();
+    use_memory_and_code_once();
     use_once();
+    ask_on_each_thread();
     return true;
   }();
   sim::reseed(seed);

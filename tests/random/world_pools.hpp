@@ -306,12 +306,16 @@ struct world_pools : world_streams {
   /// What can be read of pools, the group and the deleter, by any thread at any time.
   outcome do_read_stats(nth p, nth way) {
     if (way < 2 && pools_[p] == nullptr) return skipped;
-    return attempt([&] {
+    // In the order of addresses a text of lines grows as it may.
+    do_allocations_vary_ = way == 3;
+    outcome const result = attempt([&] {
       if (way == 0) static_cast<void>(pools_[p]->stats());
       if (way == 1) static_cast<void>(pools_[p]->describe());
       if (way == 2) static_cast<void>(to_json(group_.stats()));
       if (way == 3) static_cast<void>(worker_->describe());
     });
+    do_allocations_vary_ = false;
+    return result;
   }
 
   // Way 0: all, others: but for so much.
