@@ -27,7 +27,9 @@ void graph_exec::state::change(cudaGraphNode_t node, cudaGraphNodeParams& params
   reference_sets sets = now_.sets();
   if (!replaced.empty()) {
     for (auto const& old : replaced.mapped()) {
-      std::erase_if(sets, [&](auto const& each) { return each.get() == old.get(); });
+      // Once: the exec's graph, or another node, may have the set as well, of the same child graph.
+      auto const is_it = [&](auto const& each) { return each.get() == old.get(); };
+      sets.erase(std::ranges::find_if(sets, is_it));
     }
   }
   std::ranges::copy(added, std::back_inserter(sets));

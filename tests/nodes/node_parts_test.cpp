@@ -124,6 +124,28 @@ TEST_F(NodeParts, AChildGetsAnotherGraphInAnExecAlone) {
   EXPECT_EQ(added_by(*exec), 1);
 }
 
+TEST_F(NodeParts, AChildOfAnExecGivesUpWhatNeitherTheGraphNorAnotherNodeHas) {
+  for (bool const is_of_graph : {true, false}) {
+    fate_ptr const its = make_fate();
+    std::optional<graph> shared_child(adds(its, 1));
+    graph const own_child = adds(first, 100);
+    built.emplace(*worker);
+    auto const child = [&] { return child_node(is_of_graph ? *shared_child : own_child); };
+    node const changed = build(*built).add(child());
+    node const other = build(*built).add(child());
+    std::optional<graph_exec> exec(*built);
+    escrow::set(*exec, changed, child_node(*shared_child));
+    if (!is_of_graph) escrow::set(*exec, other, child_node(*shared_child));
+    escrow::set(*exec, changed, child_node(adds(second, 10)));
+    shared_child.reset();
+    built.reset();
+    EXPECT_TRUE(stays_kept(its)) << is_of_graph;
+    EXPECT_EQ(added_by(*exec), 11);
+    exec.reset();
+    EXPECT_TRUE(is_released(its)) << is_of_graph;
+  }
+}
+
 TEST_F(NodeParts, AGraphThatDoesNotFitAChildIsRefused) {
   node const child = build(*built).add(child_node(adds(first, 1)));
   node const begun = add_to(*built, 0);
