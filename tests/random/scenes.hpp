@@ -25,6 +25,8 @@ inline constexpr std::string_view sequences_text = R"(
       poll launch settle;
   own make_graph add_node make_graph add_child_node instantiate launch own set_node exec_set_child
       launch exec_set_child launch disown step poll destroy_graph settle;
+  own make_graph add_node make_graph add_child_node instantiate own set_node exec_set_child launch
+      disown own set_node exec_set_child disown step settle launch settle;
   own make_graph add_node make_graph add_child_node instantiate launch own make_graph add_node
       set_child_node disown instantiate launch destroy_exec step poll update settle;
   begin claim_captured release end make_graph add_child_node instantiate launch set_child_node

@@ -323,7 +323,12 @@ struct world_checks : world_parts {
     if (!has_debts) worker_.reset();
     group_ = sharing_group();  // the last launch's event goes back, too
     for (int device = 0; device < 2; ++device) {
-      static_cast<void>(trim_device_memory(device));
+      try {
+        static_cast<void>(trim_device_memory(device));
+      } catch (cuda_error const& error) {
+        fail(std::string("a device was lost by what ran: ") + error.what());
+        sim::clear_faults();
+      }
       for (std::size_t left = sim::alive().events, before = left + 1; left != 0 && left < before;) {
         static_cast<void>(event_cache::take(device));
         before = std::exchange(left, sim::alive().events);

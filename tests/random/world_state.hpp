@@ -277,6 +277,8 @@ struct world_state {
     switch (by.kind) {
       case op::set_enabled:
         return is_any(2) || place.can_be_disabled();
+      case op::set_node:
+        return is_any(2) || place.is != node_kind::child;
       case op::set_child_node:
         return is_any(2) || place.is == node_kind::child;
       case op::exec_set_child:
