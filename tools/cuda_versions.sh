@@ -44,7 +44,7 @@ compile() {
 
 test_with() {
   local build=build/cuda/$1/build
-  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DESCROW_BUILD_BENCH=OFF \
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG" -DESCROW_BUILD_BENCH=OFF \
     -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON -DESCROW_CUDA_INCLUDE_DIR="$PWD/build/cuda/$1/include" >/dev/null
   local tests=(claim_test_sim exec_lifetime_test_sim build_kinds_test_sim)
   cmake --build "$build" --target headers_stand_alone "${tests[@]}"
