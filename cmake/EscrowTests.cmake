@@ -127,7 +127,7 @@ function(escrow_test_run name target)
   set(program ${target})
   get_target_property(linked ${target} ESCROW_TEST_PROGRAM)
   if(linked)
-    set(program ${linked})
+    set(program ${CMAKE_CROSSCOMPILING_EMULATOR} ${linked})  # CMake adds it to a target's name only
   endif()
   add_test(NAME ${name} ${configurations} COMMAND ${program} ${arg_ARGS})
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${seconds_max} SKIP_RETURN_CODE 77

@@ -39,8 +39,8 @@ add_library(Boost::headers INTERFACE IMPORTED)
 target_include_directories(Boost::headers INTERFACE ${CMAKE_CURRENT_LIST_DIR}/include)
 end
 
-cmake -S . -B "$build/escrow" "${cross[@]}" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=20 -DESCROW_BUILD_BENCH=OFF -DBoost_DIR="$build/boost" \
-  -DGTest_DIR="$build/prefix/lib/cmake/GTest" -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON \
+cmake -S . -B "$build/escrow" "${cross[@]}" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=20 -DESCROW_BUILD_BENCH=OFF \
+  -DBoost_DIR="$build/boost" -DGTest_DIR="$build/prefix/lib/cmake/GTest" -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON \
   -DESCROW_CUDA_INCLUDE_DIR="$cuda_headers" >/dev/null
 cmake --build "$build/escrow" --target "${tests[@]/%/_sim}"
 # The first starts its own program again, which needs an emulator that the kernel knows. The second counts allocations, the
