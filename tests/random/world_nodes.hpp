@@ -225,7 +225,8 @@ struct world_nodes : world_launches {
     return result;
   }
 
-  /// A node that allocates, and a kernel that uses the memory.
+  /// A node that allocates, and a kernel that uses the memory. The larger sizes are for both
+  /// devices.
   outcome do_add_alloc(nth a, nth g, nth z) {
     graph_place& in = graphs_[g];
     piece_of_work& work = all_.add_work();
@@ -234,7 +235,9 @@ struct world_nodes : world_launches {
     std::optional<allocation> made;
     node user;
     outcome const result = attempt([&] {
-      allocation const node = build(*in.own).add(alloc_node(std::size_t{64} << z));
+      alloc_config const where{.device = 0, .peers = {1}};
+      allocation const node =
+          build(*in.own).add(alloc_node(std::size_t{64} << z, z >= 2 ? where : alloc_config{}));
       work.memory = node.address();
       user = node.add(kernel_node(work_kernel_of_memory(), {}, &work, 1, node.address()));
       made = node;
