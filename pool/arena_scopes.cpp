@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Claims of sharing_group::run() from the arena of the group, and what rests between two runs.
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -90,6 +91,7 @@ void arena::wake(layout& in, std::uint64_t scope) {
     in.idle.push_back(&*each);
     in.extent = std::max(in.extent, each->end);
     each->graph = scope;
+    each->held->of_.at_rest.fetch_sub(1, std::memory_order_relaxed);
   }
 }
 
@@ -125,6 +127,7 @@ bool arena::rest(arena_place& place) noexcept {
   if (place.graph != 0 || is_closed_) return false;
   if (place.held->pool_.state_->sizes.is_closed()) return false;  // under the lock: see close()
   place.its_state = arena_place::state::idle;
+  place.held->of_.at_rest.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
@@ -136,6 +139,7 @@ void arena::end_rests(slot_pool const* of) noexcept {
       if (each.its_state != arena_place::state::idle) continue;
       if (of != nullptr && &each.held->pool_ != of) continue;
       each.its_state = arena_place::state::gone;
+      each.held->of_.at_rest.fetch_sub(1, std::memory_order_relaxed);
       each.held->newer_ = std::exchange(left, each.held);
     }
   }

@@ -114,6 +114,7 @@ TEST_F(GroupRun, LeavesItsSlotsToTheNextOne) {
   for (int i = 0; i < 20; ++i) eager(i % 2 == 0 ? one : three);
   EXPECT_EQ(scratch().stats().bytes_in_arena, bytes);
   EXPECT_TRUE(drains_soon()) << "nothing is destroyed";
+  EXPECT_TRUE(scratch().holders().empty()) << "no lease lives";
   sync_all();
   EXPECT_EQ(scratch().stats().bytes_in_arena, bytes);
   scratch().trim();
