@@ -124,7 +124,9 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
   // Keeps the place for later scopes, with its slot, which is idle behind its event. False: it was
   // not in a scope, or its pool is closed.
   [[nodiscard]] bool rest(arena_place& place) noexcept;
-  // Destroys the slots of such places, of that pool or of all.
+  // The slots of that size that no lease and no graph has: they rest, or a scope may claim them.
+  [[nodiscard]] std::size_t idle_in_scopes(size_class const& of) noexcept;
+  // Destroys the slots of places that rest, of that pool or of all.
   void end_rests(slot_pool const* of) noexcept;
 
   // arena_parking.cpp

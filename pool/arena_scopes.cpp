@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Claims of sharing_group::run() from the arena of the group, and what rests between two runs.
-#include <atomic>
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -91,7 +91,6 @@ void arena::wake(layout& in, std::uint64_t scope) {
     in.idle.push_back(&*each);
     in.extent = std::max(in.extent, each->end);
     each->graph = scope;
-    each->held->of_.at_rest.fetch_sub(1, std::memory_order_relaxed);
   }
 }
 
@@ -127,8 +126,19 @@ bool arena::rest(arena_place& place) noexcept {
   if (place.graph != 0 || is_closed_) return false;
   if (place.held->pool_.state_->sizes.is_closed()) return false;  // under the lock: see close()
   place.its_state = arena_place::state::idle;
-  place.held->of_.at_rest.fetch_add(1, std::memory_order_relaxed);
   return true;
+}
+
+std::size_t arena::idle_in_scopes(size_class const& of) noexcept {
+  auto const is_idle = [&of](arena_place const& each) {
+    return each.of == &of && each.its_state == arena_place::state::idle;
+  };
+  std::lock_guard const lock(mutex_);
+  auto count = std::ranges::count_if(rested_, is_idle);
+  for (auto const& [graph, its] : graphs_) {
+    if (its.is_of_scope) count += std::ranges::count_if(its.places, is_idle);
+  }
+  return static_cast<std::size_t>(count);
 }
 
 void arena::end_rests(slot_pool const* of) noexcept {
@@ -139,7 +149,6 @@ void arena::end_rests(slot_pool const* of) noexcept {
       if (each.its_state != arena_place::state::idle) continue;
       if (of != nullptr && &each.held->pool_ != of) continue;
       each.its_state = arena_place::state::gone;
-      each.held->of_.at_rest.fetch_sub(1, std::memory_order_relaxed);
       each.held->newer_ = std::exchange(left, each.held);
     }
   }

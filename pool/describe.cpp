@@ -160,7 +160,8 @@ void slot_pool::state::add_holders(size_class& of, std::vector<holder>& all) con
   });
   for (auto const& [stream, count] : of.free.uncovered()) add_stream(stream, count);
   std::size_t const places_held = reuse.places_held(of);  // first: see stats()
-  std::size_t const idle = places_held + of.at_rest.load(std::memory_order_relaxed);
+  auto const its_arena = known_arena();
+  std::size_t const idle = places_held + (its_arena ? its_arena->idle_in_scopes(of) : 0);
   std::size_t const places = of.in_arena.alive();
   std::size_t leased = stats(of).leased + places - std::min(places, idle);
   leases.for_each([&](slot const& each) {

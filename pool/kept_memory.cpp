@@ -88,10 +88,10 @@ std::size_t slot_pool::trim(std::size_t keep_bytes, bool is_to_device) {
     std::size_t const count_max = (now - keep_bytes + each.bytes - 1) / each.bytes;
     freed += in.destroy_done(each, count_max) * each.bytes;
   });
-  if (is_to_device && in.in_arena.may_be) {
-    if (auto const its = arena::known(*in.options.group->order())) freed += its->trim();
+  if (is_to_device) {
+    if (auto const its = in.known_arena()) freed += its->trim();
+    static_cast<void>(device_store::global().trim(in.options.device));
   }
-  if (is_to_device) static_cast<void>(device_store::global().trim(in.options.device));
   return freed;
 }
 

@@ -108,8 +108,7 @@ void slot_pool::close() noexcept {
     if (in.options.streams_outlive_pool) in.cover_lasting(each);
     while (slot* const idle = each.free.take_oldest()) in.destroy(*idle);
   });
-  if (!in.in_arena.may_be) return;
-  if (auto const its = arena::known(*in.options.group->order())) its->end_rests(this);
+  if (auto const its = in.known_arena()) its->end_rests(this);
 }
 
 std::vector<holder> slot_pool::close_for(std::chrono::nanoseconds timeout) {

@@ -89,7 +89,6 @@ struct ESCROW_LOCAL size_class {
   std::atomic<std::size_t> slots_peak{0};  // statistics: relaxed
   std::atomic<std::size_t> given_up{0};    // how many were freed for other sizes; relaxed: a number
   slot_count in_arena;                     // others, which no limit counts
-  std::atomic<std::size_t> at_rest{0};     // of these, between two scopes; relaxed: a number
   [[nodiscard]] slot_count& count_of(slot const& its) noexcept {
     return its.place_ == nullptr ? slots : in_arena;
   }

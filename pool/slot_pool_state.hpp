@@ -103,7 +103,10 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   void retire_unused_now() noexcept;
 
   // arena_claims.cpp
-  [[nodiscard]] arena* ask_for_arena();   // null: there is none
+  [[nodiscard]] arena* ask_for_arena();                       // null: there is none
+  [[nodiscard]] std::shared_ptr<arena> known_arena() const {  // the same, and none is made
+    return in_arena.may_be ? arena::known(*options.group->order()) : nullptr;
+  }
   void leave_arena(slot& idle) noexcept;  // free for its scope's next claims, or destroyed
 
   // captured.cpp

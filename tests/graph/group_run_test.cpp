@@ -106,6 +106,9 @@ TEST_F(GroupRun, LeavesItsSlotsToTheNextOne) {
       fill(large, on, 3);
       use_scratch(scratch(), on, 4, 2 * mebibyte);
       use_scratch(scratch(), on, 5, mebibyte);
+      std::vector<holder> const held = scratch().holders();
+      ASSERT_EQ(held.size(), 1U);
+      EXPECT_EQ(held[0].slots, 1U) << "the large one";
       check(large, on, 3);
     });
   };
