@@ -81,7 +81,7 @@ TEST_F(MemoryReport, HasTheBytesOfEachState) {
 TEST_F(MemoryReport, OfAResourcePoolAsksTheResourcesForTheirBytes) {
   resource_pool<device_buffer<float>> pool(labelled("buffers"),
                                            [] { return device_buffer<float>(1024); });
-  block_pool silent = make_pool(1);
+  block_pool silent = make_pool(labelled("silent"));
   use(silent, one);
   auto const leased = pool.claim(one);
   static_cast<void>(pool.claim(two));
@@ -91,8 +91,8 @@ TEST_F(MemoryReport, OfAResourcePoolAsksTheResourcesForTheirBytes) {
   EXPECT_EQ(now.bytes.bytes_in_use, 4096U);
   EXPECT_EQ(now.bytes.bytes_idle, 4096U);
   EXPECT_EQ(now.source, "");
-  EXPECT_EQ(of("blocks").slots, 1U);
-  EXPECT_EQ(of("blocks").bytes.bytes, 0U) << "not known";
+  EXPECT_EQ(of("silent").slots, 1U);
+  EXPECT_EQ(of("silent").bytes.bytes, 0U) << "not known";
 }
 
 TEST_F(MemoryReport, SumsToWhatTheDeviceLacks) {
@@ -296,8 +296,9 @@ TEST_F(MemoryReport, IsMadeWhilePoolsAndGraphsComeAndGo) {
     for (cudaStream_t const on : {one.get(), two.get(), three.get()}) {
       working.emplace_back([this, on] {
         for (int i = 0; i < 40; ++i) {
-          scratch_pool scratch(i % 2 == 0 ? in_group() : options(8));
-          resource_pool<device_buffer<int>> buffers(options(8),
+          scratch_pool scratch(
+              with(i % 2 == 0 ? in_group() : options(8), &pool_options::label, "comes and goes"));
+          resource_pool<device_buffer<int>> buffers(labelled("comes and goes"),
                                                     [] { return device_buffer<int>(64); });
           std::optional<graph> made = escrow::capture(on, [&](stream_ref stream) {
             auto first = scratch.claim(stream, 4096);
@@ -317,7 +318,7 @@ TEST_F(MemoryReport, IsMadeWhilePoolsAndGraphsComeAndGo) {
     is_over.store(true);
   }
   EXPECT_TRUE(drained());
-  EXPECT_TRUE(wait_until([] { return !has("blocks"); })) << "a report keeps a pool";
+  EXPECT_TRUE(wait_until([] { return !has("comes and goes"); })) << "a report keeps a pool";
 }
 
 }  // namespace

@@ -95,7 +95,8 @@ bool run_as_child(int argc, char** argv, int& status) {
 }
 
 /// A program of several files' tests runs those of the file whose name it was started by: those of
-/// lease_test.cpp as lease_test_sim. All, if there is no such file, or if tests are named.
+/// lease_test.cpp as lease_test_sim. All, if there is no such file, or if tests are named; a filter
+/// of only what not to run leaves the file.
 void choose_file(std::string_view program) {
   program.remove_prefix(program.rfind('/') + 1);
   std::string const file = '/' + std::string(program.substr(0, program.rfind('_'))) + ".cpp";
@@ -110,7 +111,9 @@ void choose_file(std::string_view program) {
     }
   }
   std::string& filter = testing::GTEST_FLAG(filter);
-  if (!chosen.empty() && filter == "*") filter = chosen;
+  if (chosen.empty()) return;
+  if (filter == "*") filter = chosen;
+  if (filter.starts_with('-')) filter = chosen + filter;
 }
 
 constexpr int skip_status = 77;  // what CTest takes for "skipped"
