@@ -90,6 +90,10 @@ function(escrow_library target name)
     LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/escrow.map
     VERSION ${PROJECT_VERSION}
     SOVERSION ${abi})
+  # CMake refuses a program that links two runtimes, where it sees both.
+  set_target_properties(${target} PROPERTIES
+    INTERFACE_ESCROW_RUNTIME ${name}
+    COMPATIBLE_INTERFACE_STRING ESCROW_RUNTIME)
   if(NOT ESCROW_INSTALL)
     set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
   endif()

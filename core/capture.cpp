@@ -23,8 +23,8 @@ void detail::refuse_capture(char const* call, cudaError_t status) {
   check(status, "cudaStreamGetCaptureInfo");
   throw usage_error(
       call, "the capture of `stream` has been invalidated",
-      "end the capture with cudaStreamEndCapture, leave out the call that invalidated it, "
-      "and begin again");
+      "end the capture, leave out the call that invalidated it, and capture again; on the "
+      "simulated runtime sim::last_invalidation() names that call");
 }
 
 relaxed_capture_scope::relaxed_capture_scope(source_location where) {

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <typeinfo>
 
 namespace escrow::inline v0_2 {
@@ -52,6 +53,13 @@ void detail::rethrow_at(cuda_error const& handled, char const* call, source_loca
   if (typeid(handled) != typeid(cuda_error)) throw;  // a caller's own type, e.g. of a pool's `make`
   if (is_same(handled.where(), where)) throw;        // a call inside of this one has named it
   throw cuda_error(handled, call, where);
+}
+
+std::string detail::size_text(std::size_t size) {
+  auto const as_given = static_cast<std::make_signed_t<std::size_t>>(size);
+  return std::to_string(size) +
+         (as_given < 0 ? ", which is " + std::to_string(as_given) + " converted to std::size_t"
+                       : std::string());
 }
 
 std::string detail::text_at(source_location where, std::string_view text) {

@@ -105,7 +105,9 @@ bool ends_after(cudaGraphNode_t node, cudaGraphEdgeData const& edge) {
 std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
   std::vector<cudaGraphNode_t> nodes(64);  // room for most graphs, which then need one call
   std::size_t count = nodes.size();
-  check(cudaGraphGetNodes(graph, nodes.data(), &count), "cudaGraphGetNodes");
+  cudaError_t const status = cudaGraphGetNodes(graph, nodes.data(), &count);
+  check(status, "cudaGraphGetNodes", source_location::current(),
+        status == cudaErrorInvalidValue ? "the graph was destroyed" : "");
   if (count == nodes.size()) {
     check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");
     nodes.resize(count);

@@ -86,9 +86,16 @@ constexpr std::size_t copies_max = std::size_t{1} << 20;
 constexpr char const* creating_exec = "graph_exec::graph_exec";
 
 std::string_view advice_for(cudaError_t instantiated, bool is_conditional) noexcept {
-  if (instantiated != cudaErrorNotSupported || !is_conditional) return {};
-  return "a graph with conditional nodes has one exec at a time, and none beside a clone or an "
-         "embedded copy that was made before these nodes: destroy that first";
+  if (instantiated == cudaErrorInvalidValue) {
+    return "CUDA refuses a graph whose edges form a cycle, one with a condition that no node has, "
+           "and `flags` that it does not know";
+  }
+  if (instantiated != cudaErrorNotSupported) return {};
+  if (is_conditional) {
+    return "a graph with conditional nodes has one exec at a time, and none beside a clone or an "
+           "embedded copy that was made before these nodes: destroy that first";
+  }
+  return "a graph with memory nodes has one exec at a time: destroy that first";
 }
 
 }  // namespace
@@ -100,7 +107,7 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
       row_flags_(options.flags & cudaGraphInstantiateFlagUseNodePriority) {
   profiler_range const range("escrow: instantiate");
   if (options.copies > copies_max) {
-    throw usage_error(call, "`options.copies` is " + std::to_string(options.copies),
+    throw usage_error(call, "`options.copies` is " + detail::size_text(options.copies),
                       "each takes the memory of an exec: pass 2 to some hundred");
   }
   relaxed_capture_scope const relaxed;

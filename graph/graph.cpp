@@ -41,6 +41,11 @@ std::vector<cudaGraphNode_t> last_nodes(cudaGraph_t graph) {
 
 constexpr char const* creating = "graph::graph";
 
+std::string_view advice_for_copy(cudaError_t status) noexcept {
+  if (status != cudaErrorNotSupported) return {};
+  return "CUDA copies no graph with conditional or memory nodes: build it twice";
+}
+
 void refuse_itself(char const* call, graph_core const& child, cudaGraph_t in) {
   auto const is_it = [in](auto const& body) { return body.graph == in; };
   if (child.native() != in && std::ranges::none_of(child.bodies, is_it)) return;
@@ -102,7 +107,8 @@ graph graph::clone(source_location where) const {
     cudaGraph_t made = nullptr;
     {
       graph_lifetime_lock const turn;
-      check(cudaGraphClone(&made, core.native()), "cudaGraphClone");
+      cudaError_t const status = cudaGraphClone(&made, core.native());
+      check(status, "cudaGraphClone", source_location::current(), advice_for_copy(status));
     }
     graph copy(std::make_shared<graph_core>(owned<cudaGraph_t>(made)));
     note_copies(survey, core.native(), made, made);
@@ -120,8 +126,10 @@ cudaGraphNode_t graph::embed(char const* call, graph_core* child, cudaGraph_t in
   cudaGraphNode_t node = nullptr;
   {
     graph_lifetime_lock const turn;
-    check(cudaGraphAddChildGraphNode(&node, in, after.data(), after.size(), core.native()),
-          "cudaGraphAddChildGraphNode");
+    cudaError_t const status =
+        cudaGraphAddChildGraphNode(&node, in, after.data(), after.size(), core.native());
+    check(status, "cudaGraphAddChildGraphNode", source_location::current(),
+          advice_for_copy(status));
   }
   try {
     cudaGraph_t copy = nullptr;
@@ -181,7 +189,9 @@ void graph::write_dot(std::filesystem::path const& file, unsigned flags,
   constexpr char const* call = "graph::write_dot";
   detail::called_at(call, where, [&] {
     graph_core const& core = detail::require_graph(call, shared_.get());
-    check(cudaGraphDebugDotPrint(core.native(), file.c_str(), flags), "cudaGraphDebugDotPrint");
+    cudaError_t const status = cudaGraphDebugDotPrint(core.native(), file.c_str(), flags);
+    check(status, "cudaGraphDebugDotPrint", source_location::current(),
+          status == cudaErrorOperatingSystem ? "`file` cannot be written: " + file.string() : "");
   });
 }
 
@@ -236,7 +246,9 @@ std::string_view advice_for_begin(cudaError_t status) noexcept {
 std::string_view advice_for_end(cudaError_t status) noexcept {
   switch (status) {
     case cudaErrorStreamCaptureInvalidated:
-      return "a call that a capture does not allow has invalidated it";
+      return "a call that a capture does not allow has invalidated it: leave that out; on the "
+             "simulated "
+             "runtime sim::last_invalidation() names it";
     case cudaErrorStreamCaptureUnjoined:
       return "another stream was forked into it: make `stream` wait for that one";
     case cudaErrorStreamCaptureWrongThread:
@@ -249,8 +261,11 @@ std::string_view advice_for_end(cudaError_t status) noexcept {
 }  // namespace
 
 capture_scope::capture_scope(stream_ref stream, capture_options options, source_location where)
+    : capture_scope("capture_scope::capture_scope", stream, options, where) {}
+
+capture_scope::capture_scope(char const* call, stream_ref stream, capture_options options,
+                             source_location where)
     : stream_(stream.get()), audit_(options.audit) {
-  constexpr char const* call = "capture_scope::capture_scope";
   detail::called_at(call, where, [&] {
     cudaError_t const status = cudaStreamBeginCapture(stream_, options.mode);
     check(status, "cudaStreamBeginCapture", source_location::current(), advice_for_begin(status));

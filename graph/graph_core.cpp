@@ -240,6 +240,11 @@ bool graph_core::has_body(std::uint64_t number) const noexcept {
   return number == 0 || std::ranges::any_of(bodies, is_it);
 }
 
+bool graph_core::is_tested(cudaGraphConditionalHandle condition) const noexcept {
+  auto const is_it = [condition](body const& each) { return each.tested == condition; };
+  return std::ranges::any_of(bodies, is_it);
+}
+
 std::uint64_t graph_core::home_of(std::uint64_t made_in) const {
   while (!has_body(made_in)) made_in = homes_.at(made_in);
   return made_in;

@@ -107,11 +107,14 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
     cudaGraphNode_t of;
     cudaGraph_t graph;
     std::uint64_t number;  // of the graph's bodies; CUDA gives handles again
+    cudaGraphConditionalHandle tested;
   };
   std::vector<body> bodies;
   std::uint64_t bodies_made = 0;
   // Whether that body was not destroyed. 0: the graph itself.
   [[nodiscard]] bool has_body(std::uint64_t number) const noexcept;
+  // Whether a node that was not destroyed has the condition.
+  [[nodiscard]] bool is_tested(cudaGraphConditionalHandle condition) const noexcept;
   // Where a condition serves that was made in that body: there, or where its node was, if it was
   // destroyed with that.
   [[nodiscard]] std::uint64_t home_of(std::uint64_t made_in) const;

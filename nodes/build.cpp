@@ -104,6 +104,10 @@ conditional_node graph_builder_ref::add(conditional_kind const& kind, source_loc
       throw usage_error(kind.name, "the condition is of another graph, or of another body",
                         "call make_condition() where the node is added");
     }
+    if (core.is_tested(kind.tested.get())) {
+      throw usage_error(kind.name, "the condition has a node already",
+                        "call make_condition() for each conditional node");
+    }
     std::vector<body_graph> bodies;
     bodies.reserve(kind.bodies);
     core.bodies.reserve(core.bodies.size() + kind.bodies);
@@ -116,7 +120,7 @@ conditional_node graph_builder_ref::add(conditional_kind const& kind, source_loc
     node const made = add_node(core, draft);
     for (unsigned i = 0; i < kind.bodies; ++i) {
       cudaGraph_t const body = params.conditional.phGraph_out[i];
-      core.bodies.push_back({made.get(), body, ++core.bodies_made});
+      core.bodies.push_back({made.get(), body, ++core.bodies_made, kind.tested.get()});
       bodies.push_back(body_graph(core_.lock(), body, core.bodies_made));
     }
     return {made, std::move(bodies)};

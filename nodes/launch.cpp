@@ -128,6 +128,16 @@ std::string misfit_of(kernel const& launched, launch_config const& config) {
   return "";
 }
 
+// Whether the current device has the kernel.
+bool is_known(kernel const& launched) noexcept {
+  cudaFuncAttributes its{};
+  return succeeded(cudaFuncGetAttributes(&its, launched.get()));
+}
+
+constexpr char const* no_such_kernel =
+    "the program has no such kernel for the current device: compile for the device's "
+    "architecture; on the simulated runtime, register it by sim::register_kernel()";
+
 bool may_be_of_shape(cudaError_t status) noexcept {
   return status == cudaErrorInvalidConfiguration || status == cudaErrorInvalidValue ||
          status == cudaErrorLaunchOutOfResources || status == cudaErrorCooperativeLaunchTooLarge;
@@ -167,7 +177,7 @@ bool is_no_code(cudaError_t status) noexcept {
   if (status == cudaErrorSymbolNotFound || status == cudaErrorInvalidValue) {
     note.append("\": declare it extern \"C\", or give its mangled name (cuobjdump -symbols)");
   } else if (is_no_code(status)) {
-    note.append("\": load ").append(what_is_code);
+    note.append("\": load ").append(what_is_code).append("; load_file() loads a file");
   } else {
     note.append("\"");
   }
@@ -178,6 +188,10 @@ bool is_no_code(cudaError_t status) noexcept {
 
 std::string detail::misfit_note(cudaError_t status, kernel const& launched,
                                 launch_config const& config) {
+  if (status == cudaErrorInvalidResourceHandle || status == cudaErrorInvalidDeviceFunction ||
+      status == cudaErrorNoKernelImageForDevice) {
+    return is_known(launched) ? "" : no_such_kernel;
+  }
   if (!may_be_of_shape(status)) return "";
   std::string text = misfit_of(launched, config);
   if (!text.empty()) text.append("; ").append(shape_of(config));

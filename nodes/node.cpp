@@ -81,6 +81,9 @@ node const& node::after(node const& other, source_location where) const {
   detail::called_at(call, where, [&] {
     static_cast<void>(require(call));
     require_beside(call, "`other`", other);
+    if (other.after_ == after_) {
+      throw usage_error(call, "`other` is the node itself", "pass a node that runs before it");
+    }
     check(cudaGraphAddDependencies(in_, &other.after_, &after_, nullptr, 1),
           "cudaGraphAddDependencies");
   });

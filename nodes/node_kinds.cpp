@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 
 #include "escrow/core/error.hpp"
 #include "escrow/graph/graph.hpp"
@@ -27,6 +28,22 @@ cudaGraphNodeParams params_of(cudaGraphNodeType type) {
 void require(bool condition, char const* call, char const* problem, char const* remedy,
              source_location where = {}) {
   if (!condition) throw usage_error(usage_error(call, problem, remedy), where);
+}
+
+// A size above is a negative number that was converted.
+constexpr std::size_t bytes_max = std::numeric_limits<std::ptrdiff_t>::max();
+
+void require_size(char const* call, std::size_t bytes) {
+  if (bytes <= bytes_max) return;
+  throw usage_error(call, "`bytes` is " + size_text(bytes), "give the number of bytes");
+}
+
+void require_room(char const* call, char const* argument, std::size_t there, std::size_t used) {
+  if (used <= there) return;
+  throw usage_error(call,
+                    argument + (" has " + std::to_string(there) + " bytes, and the node uses ") +
+                        std::to_string(used),
+                    "give it more memory, or the node fewer bytes");
 }
 
 bool fits(unsigned value, unsigned bytes) noexcept {
@@ -73,9 +90,9 @@ cudaGraphNodeParams event_params(cudaGraphNodeType type, cudaEvent_t event, sour
   return result;
 }
 
-cudaGraphNodeParams memset_params(void* destination, memset_config const& config) {
+cudaGraphNodeParams memset_params(writable_span destination, memset_config const& config) {
   constexpr char const* call = "memset_node";
-  require(destination != nullptr, call, "the destination is null", "pass device memory");
+  require(destination.address != nullptr, call, "the destination is null", "pass device memory");
   unsigned const bytes = config.element_bytes;
   require(bytes == 1 || bytes == 2 || bytes == 4, call, "`element_bytes` is not 1, 2 or 4",
           "write larger elements with a kernel");
@@ -83,10 +100,18 @@ cudaGraphNodeParams memset_params(void* destination, memset_config const& config
           "raise `element_bytes`, or cut the value");
   require(config.width != 0 && config.height != 0, call, "there is nothing to write",
           "give a width, and rows");
-  require(config.height == 1 || config.pitch >= config.width * bytes, call,
-          "`pitch` is less than a row", "give the bytes from row to row");
+  require(config.width <= bytes_max / bytes, call, "`width` is more than memory has",
+          "give the elements of a row");
+  std::size_t const row = config.width * bytes;
+  require(config.height == 1 || config.pitch >= row, call, "`pitch` is less than a row",
+          "give the bytes from row to row");
+  std::size_t const gaps = config.height - 1;
+  require(gaps == 0 || config.pitch <= (bytes_max - row) / gaps, call,
+          "`height` rows are more than memory has", "give the number of rows");
+  require_room(call, "the destination", destination.bytes,
+               row + (gaps == 0 ? 0 : gaps * config.pitch));
   cudaGraphNodeParams result = params_of(cudaGraphNodeTypeMemset);
-  result.memset.dst = destination;
+  result.memset.dst = destination.address;
   result.memset.pitch = config.pitch;
   result.memset.value = config.value;
   result.memset.elementSize = bytes;
@@ -95,14 +120,18 @@ cudaGraphNodeParams memset_params(void* destination, memset_config const& config
   return result;
 }
 
-cudaGraphNodeParams memcpy_params(void* to, void const* from, std::size_t bytes) {
+cudaGraphNodeParams memcpy_params(writable_span to, readable_span from, std::size_t bytes) {
   constexpr char const* call = "memcpy_node";
-  require(to != nullptr && from != nullptr, call, "an address is null", "pass memory");
+  require(to.address != nullptr && from.address != nullptr, call, "an address is null",
+          "pass memory");
   require(bytes != 0, call, "`bytes` is 0", "leave the node out");
+  require_size(call, bytes);
+  require_room(call, "`to`", to.bytes, bytes);
+  require_room(call, "`from`", from.bytes, bytes);
   cudaGraphNodeParams result = params_of(cudaGraphNodeTypeMemcpy);
   cudaMemcpy3DParms& copy = result.memcpy.copyParams;
-  copy.srcPtr = {const_cast<void*>(from), bytes, bytes, 1};
-  copy.dstPtr = {to, bytes, bytes, 1};
+  copy.srcPtr = {const_cast<void*>(from.address), bytes, bytes, 1};
+  copy.dstPtr = {to.address, bytes, bytes, 1};
   copy.extent = {bytes, 1, 1};
   copy.kind = cudaMemcpyDefault;
   return result;
@@ -126,6 +155,7 @@ child_kind child_node(graph const& child) noexcept {
 
 alloc_kind alloc_node(std::size_t bytes, alloc_config const& config, source_location where) {
   detail::require(bytes != 0, "alloc_node", "`bytes` is 0", "leave the node out", where);
+  detail::called_at("alloc_node", where, [bytes] { detail::require_size("alloc_node", bytes); });
   alloc_kind made{detail::params_of(cudaGraphNodeTypeMemAlloc), {}};
   int const device =
       config.device >= 0 ? config.device : detail::called_at("alloc_node", where, current_device);

@@ -45,8 +45,9 @@ void slot_pool::state::finish_release(slot& used) noexcept {
     return leak(used);
   }
   if (deferred.add(used)) return;
+  cudaStream_t const stream = used.unrecorded_.front().handle;
   leak(used);  // the pool was destroyed: no call gives it a stream any more
-  report_leaked(1, leak_reason::not_recorded);
+  report_leaked(1, leak_reason::not_recorded, stream);
 }
 
 void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_asked,
@@ -113,29 +114,32 @@ void slot_pool::state::record_deferred_on(stream_use given) noexcept {
   if (gone != 0) report_leaked(gone, leak_reason::stream_gone);
 }
 
-void slot_pool::state::report_leaked(std::size_t count, leak_reason why) noexcept {
+void slot_pool::state::report_leaked(std::size_t count, leak_reason why,
+                                     cudaStream_t stream) noexcept {
   char const* const end = sizes.smallest.bytes != 0 ? "~scratch_pool" : "~resource_pool";
   try {
     std::string const pool = "\"" + options.label + "\"";
-    std::string const slots = std::to_string(count) + " slots of ";
+    std::string const slots = std::to_string(count) + (count == 1 ? " slot of " : " slots of ");
+    char const* const are = count == 1 ? " is leaked" : " are leaked";
     switch (why) {
       case leak_reason::stream_gone:
         return core.report(usage_error(
             "lease::~lease",
-            slots + pool + " waited for a stream that was destroyed, and are leaked",
+            slots + pool + are + ": a record on a stream that was destroyed was still to come",
             "release a lease before its stream ends, or keep the stream until the pool's next "
             "call with it"));
       case leak_reason::not_recorded:
         return core.report(usage_error(
-            end, slots + pool + " were released where CUDA records nothing, and are leaked",
+            end,
+            slots + pool + are + ": the release was on a stream where CUDA recorded nothing then" +
+                (stream == nullptr ? std::string() : ", " + name_of(stream)),
             "before the pool ends, make another call of it with that stream, outside of captures "
             "and callbacks"));
       case leak_reason::not_closed:
-        return core.report(
-            usage_error(end,
-                        pool + " is held until it is closed, and was not: " + slots +
-                            "captured graphs are leaked",
-                        "call close_for() once none of these graphs is launched any more"));
+        return core.report(usage_error(
+            end,
+            pool + " is held until it is closed, and was not: " + slots + "captured graphs" + are,
+            "call close_for() once none of these graphs is launched any more"));
     }
   } catch (std::bad_alloc const&) {  // no memory for the text: they are counted all the same
   }

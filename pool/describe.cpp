@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Statistics of pools, the holders of slots, and both in words.
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
-#include <cstdio>
 #include <exception>
 #include <iterator>
 #include <limits>
@@ -57,10 +55,7 @@ std::string describe(holder const& which) {
   bool const is_dated = which.since != std::chrono::steady_clock::time_point{};
   std::string text;
   if (which.waits_for != nullptr) {
-    std::array<char, 32> handle{};
-    static_cast<void>(
-        std::snprintf(handle.data(), handle.size(), "%p", static_cast<void*>(which.waits_for)));
-    text = std::string("stream ") + handle.data();
+    text = name_of(which.waits_for);
   } else if (which.is_lease) {
     text = is_dated ? "a lease" : "leases";
   } else if (which.capture_id != 0) {

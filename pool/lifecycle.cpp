@@ -30,8 +30,28 @@ void slot_pool::require_device(char const* what, int device, int devices) {
                                      : "the devices are 0 to " + std::to_string(devices - 1)));
 }
 
+namespace {
+void require_times(pool_options const& options, scratch_policy const& policy) {
+  constexpr char const* call = "pool_options";
+  auto const require = [](bool is_right, char const* of, char const* problem, char const* advice) {
+    if (!is_right) throw usage_error(of, problem, advice);
+  };
+  constexpr std::chrono::nanoseconds none{0};
+  char const* const at_once = "zero: it does not wait";
+  require(options.host_wait_max >= none, call, "`host_wait_max` is negative", at_once);
+  require(options.capture_wait_max >= none, call, "`capture_wait_max` is negative", at_once);
+  require(options.reclaim_wait_max >= none, call, "`reclaim_wait_max` is negative", at_once);
+  constexpr char const* of_policy = "scratch_policy";
+  require(policy.idle_max >= none, of_policy, "`idle_max` is negative", "zero: never");
+  require(policy.keep_window >= none, of_policy, "`keep_window` is negative", "give a time");
+  require(policy.keep_factor >= 1 || policy.keep_factor == 0, of_policy,
+          "`keep_factor` is less than 1", "give 1 or more; zero keeps all");
+}
+}  // namespace
+
 slot_pool::slot_pool(pool_options const& options, make_function make,
                      scratch_policy const* policy) {
+  require_times(options, policy != nullptr ? *policy : scratch_policy{});
   int devices = 0;
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
   pool_options own = options;
@@ -138,12 +158,14 @@ void slot_pool::close_and_leave() noexcept {
   }
   slot_list left = in.deferred.close();
   std::size_t leaked = 0;
+  cudaStream_t stream = nullptr;
   while (slot* const unknown = left.oldest()) {
     left.remove(*unknown);
+    stream = unknown->unrecorded_.front().handle;
     in.leak(*unknown);
     ++leaked;
   }
-  if (leaked != 0) in.report_leaked(leaked, state::leak_reason::not_recorded);
+  if (leaked != 0) in.report_leaked(leaked, state::leak_reason::not_recorded, stream);
   in.drop_reference();
 }
 

@@ -47,7 +47,7 @@ std::string pool_sizes::label_of(std::size_t bytes) const {
 size_class* pool_sizes::larger_for(char const* call, std::size_t bytes) {
   if (bytes > scratch_pool::bytes_max) {
     throw usage_error(
-        call, "`bytes` is " + std::to_string(bytes),
+        call, "`bytes` is " + detail::size_text(bytes),
         "claim at most scratch_pool::bytes_max (" + std::to_string(scratch_pool::bytes_max) + ")");
   }
   std::size_t const size = scratch_pool::block_bytes(bytes);

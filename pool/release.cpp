@@ -11,9 +11,11 @@
 
 namespace escrow::inline v0_2 {
 
-slot& slot_pool::require_slot(char const* call, claimed_slot const& lease) {
+slot& slot_pool::require_slot(char const* call, claimed_slot const& lease, source_location where) {
   if (lease.what == nullptr) {
-    throw usage_error(call, "the lease is empty: it was released or moved from", "claim again");
+    throw usage_error(
+        usage_error(call, "the lease is empty: it was released or moved from", "claim again"),
+        where);
   }
   return *lease.what;
 }

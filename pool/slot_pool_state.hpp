@@ -149,7 +149,8 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   }
   void record_deferred_on(stream_use on) noexcept;
   enum class leak_reason : std::uint8_t { stream_gone, not_recorded, not_closed };
-  void report_leaked(std::size_t count, leak_reason why) noexcept;
+  // `stream`: of one of them that waits for a record on it; null: of none.
+  void report_leaked(std::size_t count, leak_reason why, cudaStream_t stream = nullptr) noexcept;
 
   // uncovered.cpp
   // For a stream whose releases may record no event while `by` lives.

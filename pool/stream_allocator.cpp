@@ -32,6 +32,11 @@ namespace {
 constexpr char const* allocate_name = "stream_allocator::allocate";
 constexpr char const* deallocate_name = "stream_allocator::deallocate";
 
+std::string allocated_at(source_location where) {
+  if (where.line() == 0) return ": track_leases tells the line";
+  return std::string(", allocated at ") + where.file_name() + ":" + std::to_string(where.line());
+}
+
 }  // namespace
 
 struct ESCROW_LOCAL stream_allocator::state {
@@ -83,14 +88,17 @@ struct ESCROW_LOCAL stream_allocator::state {
 
   state(pool_options const& options, scratch_policy const& policy, source_location where)
       : pool(options, policy, where),
+        label(options.label),
         device(options.device == -1 ? current_device() : options.device),
         core(options.deleter != nullptr ? options.deleter->core() : deleter::global().core()) {}
   ~state() {
     std::size_t leaked = 0;
+    source_location where{};  // of one of them
     for (shard& each : shards) {
       for (auto& [address, its] : each.allocated) {
         claimed_slot& memory = its.memory;
         if (memory.what == nullptr || slot_pool::leave_to_graph(memory)) continue;
+        if (memory.what->note_.where.line() != 0) where = memory.what->note_.where;
         slot_pool::leak(memory);
         ++leaked;
       }
@@ -98,7 +106,10 @@ struct ESCROW_LOCAL stream_allocator::state {
     if (leaked == 0) return;
     try {
       core.report(usage_error("stream_allocator",
-                              std::to_string(leaked) + " allocations were not freed",
+                              std::to_string(leaked) +
+                                  (leaked == 1 ? " allocation of \"" : " allocations of \"") +
+                                  label + (leaked == 1 ? "\" was not freed" : "\" were not freed") +
+                                  allocated_at(where),
                               "free them before the last copy ends"));
     } catch (std::bad_alloc const&) {  // no memory for the text: they are counted all the same
     }
@@ -123,7 +134,8 @@ struct ESCROW_LOCAL stream_allocator::state {
     std::size_t const more = alignment > default_alignment ? alignment - 1 : 0;
     if (bytes > scratch_pool::bytes_max || more > scratch_pool::bytes_max - bytes) {
       throw usage_error(
-          call, "`bytes` is " + std::to_string(bytes) + ", aligned to " + std::to_string(alignment),
+          call,
+          "`bytes` is " + detail::size_text(bytes) + ", aligned to " + std::to_string(alignment),
           "allocate at most scratch_pool::bytes_max");
     }
     lease<device_block> memory = pool.claim_as(call, kind, stream, bytes + more, where);
@@ -207,6 +219,7 @@ struct ESCROW_LOCAL stream_allocator::state {
 
   std::optional<own_stream> own;  // outlives `pool`: see pool_options::streams_outlive_pool
   scratch_pool pool;
+  std::string const label;
   int const device;
   deleter_core& core;
   std::array<shard, 61> shards;

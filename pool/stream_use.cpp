@@ -2,7 +2,9 @@
 // What is known of streams, and records on them that may have to wait.
 #include "stream_use.hpp"
 
+#include <array>
 #include <atomic>
+#include <cstdio>
 #include <exception>
 #include <optional>
 
@@ -10,6 +12,12 @@
 #include "escrow/internal/ready_event.hpp"
 
 namespace escrow::inline v0_2 {
+
+std::string name_of(cudaStream_t stream) {
+  std::array<char, 32> handle{};
+  static_cast<void>(std::snprintf(handle.data(), handle.size(), "%p", static_cast<void*>(stream)));
+  return std::string("stream ") + handle.data();
+}
 
 std::uint64_t thread_of(cudaStream_t stream) noexcept {
   if (stream != cudaStreamPerThread) [[likely]]

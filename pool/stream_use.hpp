@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <string>
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
@@ -58,6 +59,9 @@ namespace escrow::inline v0_2 {
   capture.status = capture_status::invalidated;
   return cudaSuccess;
 }
+
+// "stream 0x..."
+[[nodiscard]] std::string name_of(cudaStream_t stream);
 
 // Upper bound of existing streams' ids: CUDA counts up (measured). 0 on failure, which may not
 // repeat. Capture-safe.

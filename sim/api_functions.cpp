@@ -13,7 +13,8 @@ cudaError_t with_code(char const* name, void const* func, bool has_out, Use use)
   return call(name, ordinary, [&](api_call&) {
     if (!has_out) return cudaErrorInvalidValue;
     auto const* const code = find_code(func);
-    if (code == nullptr || code->unloaded) return cudaErrorInvalidDeviceFunction;
+    if (code == nullptr) return cudaErrorInvalidResourceHandle;
+    if (code->unloaded) return cudaErrorInvalidDeviceFunction;
     use(*code);
     return cudaSuccess;
   });

@@ -59,11 +59,20 @@ void collect_conditions(graph_state const& graph, std::set<cudaGraphConditionalH
   }
 }
 
+// Whether a node there, or in a graph inside, has the condition.
+bool has_node(graph_state const& graph, cudaGraphConditionalHandle condition) {
+  std::set<cudaGraphConditionalHandle> made;
+  std::set<cudaGraphConditionalHandle> used;
+  collect_conditions(graph, made, used);
+  return used.contains(condition);
+}
+
 }  // namespace
 
 cudaError_t make_conditional_work(graph_state const& graph, cudaConditionalNodeParams const& params,
                                   work& what) {
-  if (!has_condition(graph, params.handle) || !has_size_of_its_type(params))
+  if (!has_condition(graph, params.handle) || has_node(graph, params.handle) ||
+      !has_size_of_its_type(params))
     return cudaErrorInvalidValue;
   conditional_work made{params.handle, params.type, {}, {}};
   for (unsigned int i = 0; i < params.size; ++i) {

@@ -48,6 +48,16 @@ bool has_failed(int device) {
   return s.devices.at(static_cast<std::size_t>(device)).fault != cudaSuccess;
 }
 
+std::uint64_t faults_pending() {
+  auto& s = model::the();
+  std::lock_guard lock(s.mutex);
+  std::uint64_t pending = s.faults_by_number.size() + s.faults_by_thread.size();
+  for (auto const& [name, faults] : s.faults_by_name) {
+    for (auto const& each : faults) pending += each.times;
+  }
+  return pending;
+}
+
 void clear_faults() {
   auto& s = model::the();
   std::lock_guard lock(s.mutex);

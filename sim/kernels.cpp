@@ -31,7 +31,7 @@ kernel_code const* find_code(void const* func) {
 
 cudaError_t make_kernel_work(cudaKernelNodeParams const& params, kernel_work& out) {
   auto const* const code = find_code(params.func);
-  if (code == nullptr) return cudaErrorInvalidDeviceFunction;
+  if (code == nullptr) return cudaErrorInvalidResourceHandle;
   if (is_empty(params.gridDim) || is_empty(params.blockDim)) return cudaErrorInvalidConfiguration;
   if (has_too_many_threads(params.blockDim)) return cudaErrorInvalidValue;
   if (!code->arg_sizes.empty() && params.kernelParams == nullptr) return cudaErrorInvalidValue;

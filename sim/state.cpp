@@ -2,8 +2,14 @@
 // The one state: its clock, its random numbers, its options.
 #include "state.hpp"
 
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <execinfo.h>
+
+#include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 
 namespace escrow::sim::model {
 void forget_stream(stream_state& stream) {
@@ -31,12 +37,31 @@ std::uint64_t pick(std::uint64_t low, std::uint64_t high) {
   return low + the().random() % (high - low + 1);
 }
 
+namespace {
+// The functions that called, innermost first, as far as the dynamic linker knows their names.
+void print_callers() {
+  std::array<void*, 48> frames{};
+  int const count = backtrace(frames.data(), static_cast<int>(frames.size()));
+  for (int i = 1; i < count; ++i) {
+    Dl_info found{};
+    if (dladdr(frames[static_cast<std::size_t>(i)], &found) == 0 || found.dli_sname == nullptr) {
+      continue;
+    }
+    int status = 0;
+    std::unique_ptr<char, decltype(&std::free)> const name(
+        abi::__cxa_demangle(found.dli_sname, nullptr, nullptr, &status), &std::free);
+    std::fprintf(stderr, "  called by %s\n", name != nullptr ? name.get() : found.dli_sname);
+  }
+}
+}  // namespace
+
 void give_up(std::string const& why) {
   std::fprintf(stderr,
                "escrow::sim: %s (seed %llu, %s; %zu operations and %zu callbacks pending)\n",
                why.c_str(), static_cast<unsigned long long>(the().how.seed),
                the().how.stepped ? "stepped" : "free-running", the().pending_ops,
                the().callback_queue.size());
+  print_callers();
   std::abort();
 }
 

@@ -81,6 +81,13 @@ static_cast<void>(make_stream_shared<int>(1))" "compiles"
   "place.add(kernel_node(function, config, std::move(unique), 1))" "${host_memory}"
   "place.add(kernel_node(function, config, device, 1))"
   "the owner of this argument cannot be shared: std::move it into the launch"
+  "escrow::capture(stream, [](int*) {})" "called with an escrow::stream_ref, or with nothing"
+  "escrow::capture(stream, [] { return 1\; })" "returns nothing, or a cudaError_t"
+  "sharing_group().run(stream, [](stream_ref) { return true\; })" "returns nothing, or a cudaError_t"
+  "place.add(memset_node(constant, {}))" "no memory that can be written"
+  "place.add(whole)" "a graph becomes a part by child_node.graph."
+  "built.set(alloc_node(4))" "CUDA changes no such node"
+  "set(instance, built, alloc_node(4))" "an exec changes no such node"
   "launch(stream, kernel(function), config, std::string())"
   "kernels take values that can be copied bytewise, specialise")
 
@@ -96,7 +103,8 @@ void refused(stream_ref stream, cudaStream_t plain, cudaEvent_t event, cudaGraph
              graph_builder_ref const& place, node const& built, graph_exec& instance,
              std::shared_ptr<int> shared, std::unique_ptr<int> unique, std::unique_ptr<int[]> array,
              std::unique_ptr<int, frees_device_memory> device, std::shared_ptr<float> other,
-             void* untyped, float* address, int (&numbers)[4]) {
+             void* untyped, float* address, int (&numbers)[4], int const* constant,
+             graph const& whole) {
   launch_config const config;
 ]])
 

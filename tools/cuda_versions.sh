@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Compiles Escrow, its umbrella headers and the simulator with the headers of every CUDA version that Escrow supports, and
-# links Escrow with that version's cudart; then builds the headers alone and three tests with the oldest, and runs them:  tools/cuda_versions.sh
+# links Escrow with that version's cudart; then builds the headers alone and three tests with the oldest, and runs them:
+#   tools/cuda_versions.sh           every version
+#   tools/cuda_versions.sh --ends    the oldest and the newest of each major version, in half the time
 # Headers and libraries come from PyPI, into build/cuda/<version>.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -54,6 +56,15 @@ test_with() {
 if [ "${1:-}" = --one ]; then
   compile "$2"
   exit
+fi
+if [ "${1:-}" = --ends ]; then
+  ends=()
+  for i in "${!versions[@]}"; do
+    major=${versions[i]%.*}
+    if [ "$i" = 0 ] || [ "${versions[i - 1]%.*}" != "$major" ] || [ "${versions[i + 1]:-.}" = . ] ||
+      [ "${versions[i + 1]%.*}" != "$major" ]; then ends+=("${versions[i]}"); fi
+  done
+  versions=("${ends[@]}")
 fi
 for version in "${versions[@]}"; do download "$version"; done
 printf '%s\n' "${versions[@]}" | xargs -P "$(nproc)" -I{} "$0" --one {}

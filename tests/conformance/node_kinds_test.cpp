@@ -334,6 +334,24 @@ TEST_F(Conditional, NodesHaveAConditionOfTheirGraphAndTheNumberOfBodiesOfTheirTy
       << "the default's flag is the only one";
 }
 
+TEST_F(Conditional, AConditionHasOneNode) {
+  auto const condition = make_condition(graph, 1);
+  auto const first = add_conditional_node(graph, condition, cudaGraphCondTypeIf);
+  auto const again = [&] {
+    cudaGraphNodeParams params{};
+    params.type = cudaGraphNodeTypeConditional;
+    params.conditional.handle = condition;
+    params.conditional.type = cudaGraphCondTypeIf;
+    params.conditional.size = 1;
+    cudaGraphNode_t made = nullptr;
+    return tried(cudaGraphAddNode(&made, graph, nullptr, nullptr, 0, &params));
+  };
+  EXPECT_EQ(again(), cudaErrorInvalidValue);
+  EXPECT_EQ(node_count(graph), 1U);
+  must(cudaGraphDestroyNode(first.node));
+  EXPECT_EQ(again(), cudaSuccess);
+}
+
 TEST_F(Conditional, AConditionWithoutANodeKeepsTheGraphFromBeingInstantiated) {
   add_kernel(graph, tiny_call());
   auto const condition = make_condition(graph, 1);

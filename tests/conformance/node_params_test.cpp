@@ -15,6 +15,26 @@ void CUDART_CB add_ten(void* counter) {
   static_cast<std::atomic<int>*>(counter)->fetch_add(10);
 }
 
+TEST(UnknownKernel, IsNeitherLaunchedNorAddedNorAskedFor) {
+  static int const no_kernel = 0;
+  void* const function = const_cast<int*>(&no_kernel);
+  cudaLaunchConfig_t config{};
+  config.gridDim = config.blockDim = dim3(1);
+  EXPECT_EQ(tried(cudaLaunchKernelExC(&config, function, nullptr)), cudaErrorInvalidResourceHandle);
+  EXPECT_EQ(tried(cudaLaunchKernel(function, dim3(1), dim3(1), nullptr, 0, nullptr)),
+            cudaErrorInvalidResourceHandle);
+  cudaFuncAttributes attributes{};
+  EXPECT_EQ(tried(cudaFuncGetAttributes(&attributes, function)), cudaErrorInvalidResourceHandle);
+  owned_graph const graph = make_graph();
+  cudaGraphNodeParams params{};
+  params.type = cudaGraphNodeTypeKernel;
+  params.kernel.func = function;
+  params.kernel.gridDim = params.kernel.blockDim = dim3(1);
+  cudaGraphNode_t made = nullptr;
+  EXPECT_EQ(tried(cudaGraphAddNode(&made, graph, nullptr, nullptr, 0, &params)),
+            cudaErrorInvalidResourceHandle);
+}
+
 class NodeParams : public testing::Test {
  protected:
   using ints = std::vector<int>;

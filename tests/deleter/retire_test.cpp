@@ -156,7 +156,7 @@ TEST_F(Retire, IsRefusedByATextThatNamesTheCallAndTheWayOut) {
   auto const retire_on = [&](cudaStream_t on) { worker->retire(on, std::move(owner)); };
   std::string const call = "deleter::retire";
   expect_refused({{call,
-                   {"`stream`", "invalidated", "cudaStreamEndCapture"},
+                   {"`stream`", "invalidated", "end the capture, leave out the call"},
                    [&] {
                      test::capture const open(one, cudaStreamCaptureModeGlobal);
                      must(cudaDeviceSynchronize() != cudaSuccess, "it is invalidated");

@@ -65,6 +65,22 @@ TEST_P(Capture, ThatThrowsIsEndedAndDropped) {
   expect_dropped();
 }
 
+TEST_P(Capture, WhoseCallReturnsAnErrorIsDropped) {
+  auto const fail = [&](stream_ref on) {
+    retire(on.get(), fate);
+    return cudaErrorInvalidValue;
+  };
+  expect_error<cuda_error>([&] { return capture_one(fail); },
+                           {"graph_test.cpp", "capture: `enqueue` returned cudaErrorInvalidValue"});
+  expect_dropped();
+}
+
+TEST_P(Capture, NeedNotGiveItsStreamToTheCall) {
+  graph const made = escrow::capture(
+      one.get(), [&] { return launch_tiny(one.get()); }, GetParam());
+  EXPECT_EQ(node_count(made.get()), 1U);
+}
+
 TEST_P(Capture, OfAScopeThatIsNotEndedIsDropped) {
   {
     capture_scope const scope(one.get(), GetParam());

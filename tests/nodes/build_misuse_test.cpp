@@ -143,6 +143,20 @@ TEST_F(BuildMisuse, AConditionOfAnotherGraphOrBodyIsRefused) {
   EXPECT_TRUE(nodes_in(next).empty());
 }
 
+TEST_F(BuildMisuse, AConditionHasOneNodeUntilThatIsDestroyed) {
+  condition const tested = build(*built).make_condition(1);
+  conditional_node const first = build(*built).add(if_node(tested));
+  constexpr char const* problem = "the condition has a node already";
+  expect_refused([&] { build(*built).add(while_node(tested)); }, "while_node", problem);
+  body_graph const body = first.body();
+  condition const inner = body.make_condition(1);
+  body.add(if_node(inner));
+  expect_refused([&] { body.add(switch_node(inner, 2)); }, "switch_node", problem);
+  first.destroy();
+  build(*built).add(if_node(tested)).body().add(if_node(inner));
+  EXPECT_EQ(nodes_in(*built).size(), 1U);
+}
+
 TEST_F(BuildMisuse, ANodeOfAnotherGraphOrBodyIsNotWaitedFor) {
   node of_destroyed;
   built.reset();

@@ -3,6 +3,7 @@
 // are not there, kinds whose owners were taken; and why CUDA refuses a kind where it is added or
 // set.
 #include <functional>
+#include <limits>
 
 #include "nodes_world.hpp"
 
@@ -65,6 +66,54 @@ TEST_F(KindMisuse, AnArgumentThatIsNotThereIsRefusedInTheNameOfTheKind) {
   expect_refused([&] { return memset_node(std::move(mine), one_byte); }, "memset_node",
                  "an argument is a null pointer to an owner");
   EXPECT_TRUE(pool.close_for(generous).empty());
+}
+
+TEST_F(KindMisuse, AnArgumentThatWasMovedFromIsRefused) {
+  device_buffer<int> from(4);
+  device_buffer<int> const to = std::move(from);
+  // NOLINTBEGIN(bugprone-use-after-move): that is tested
+  constexpr char const* problem = "an argument has no memory: it was moved from";
+  expect_refused([&] { return memset_node(std::move(from), one_byte); }, "memset_node", problem);
+  expect_refused([&] { return kernel_node(add, {}, std::move(from), 1); }, "kernel_node", problem);
+  expect_refused([&] { launch(one, add, {}, std::move(from), 1); }, "launch", problem);
+  expect_refused([&] { launch(one, kernel(add), {}, std::move(from), 1); }, "launch", problem);
+  // NOLINTEND(bugprone-use-after-move)
+}
+
+TEST_F(KindMisuse, WhatIsLargerThanItsMemoryIsRefused) {
+  scratch_pool scratch(options(4));
+  auto ints = scratch.claim<int>(one, 100);
+  auto block = scratch.claim(one, 1024);
+  auto const shared_block = std::make_shared<device_block>(64);
+  int numbers[4] = {};
+  int* const plain = device.data();
+  auto const fills = [](auto& memory, memset_config const& config, std::string const& problem) {
+    expect_refused([&] { return memset_node(memory, config); }, "memset_node", problem);
+  };
+  auto const ints_of = [](std::size_t width, std::size_t height, std::size_t pitch) {
+    return memset_config{.element_bytes = 4, .width = width, .height = height, .pitch = pitch};
+  };
+  static_cast<void>(memset_node(ints, ints_of(100, 1, 0)));
+  static_cast<void>(memset_node(block, ints_of(16, 4, 320)));  // the last row ends with the block
+  fills(ints, ints_of(101, 1, 0), "the destination has 400 bytes, and the node uses 404");
+  fills(ints, ints_of(1, 3, 200), "the destination has 400 bytes, and the node uses 404");
+  fills(block, ints_of(17, 4, 320), "the destination has 1024 bytes, and the node uses 1028");
+  fills(shared_block, {.width = 65}, "the destination has 64 bytes, and the node uses 65");
+  constexpr std::size_t minus_one = std::numeric_limits<std::size_t>::max();
+  fills(plain, {.element_bytes = 4, .width = minus_one}, "`width` is more than memory has");
+  fills(plain, {.width = 1, .height = minus_one, .pitch = 4}, "`height` rows are more than");
+  auto const copies = [](auto& to, auto& from, std::size_t bytes, std::string const& problem) {
+    expect_refused([&] { return memcpy_node(to, from, bytes); }, "memcpy_node", problem);
+  };
+  static_cast<void>(memcpy_node(ints, numbers, sizeof(numbers)));
+  copies(ints, numbers, 17, "`from` has 16 bytes, and the node uses 17");
+  copies(ints, block, 401, "`to` has 400 bytes, and the node uses 401");
+  copies(plain, shared_block, 65, "`from` has 64 bytes");
+  copies(plain, plain, minus_one, "`bytes` is 18446744073709551615, which is -1 converted");
+  expect_refused([&] { return alloc_node(minus_one); }, "alloc_node", "which is -1 converted");
+  node const filled = build(*built).add(memset_node(ints, one_byte));
+  expect_refused([&] { filled.set(memset_node(ints, {.width = 401})); }, "memset_node",
+                 "the destination has 400 bytes");
 }
 
 TEST_F(KindMisuse, AKindWhoseOwnersWereTakenIsNotUsedAgain) {

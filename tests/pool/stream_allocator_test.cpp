@@ -210,11 +210,14 @@ TEST(StreamAllocatorEnd, ReportsMemoryThatIsAllocatedAndLeaksIt) {
   deleter worker({.on_error = [&](std::exception const& error) { text = error.what(); }});
   owned_stream const stream = make_stream();
   {
-    stream_allocator memory({.deleter = &worker});
+    stream_allocator memory({.label = "mine", .track_leases = true, .deleter = &worker});
     static_cast<void>(memory.allocate(stream, 1));
     static_cast<void>(memory.allocate(stream, 1));
   }
-  EXPECT_NE(text.find("2 allocations were not freed"), std::string::npos) << text;
+  EXPECT_EQ(text.find("stream_allocator: 2 allocations of \"mine\" were not freed, allocated at "),
+            0U)
+      << text;
+  EXPECT_NE(text.find("stream_allocator_test.cpp:"), std::string::npos) << text;
   EXPECT_EQ(worker.stats().leaked, 2U);
 }
 

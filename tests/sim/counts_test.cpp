@@ -196,8 +196,10 @@ TEST_F(Injection, ANamedCallFailsFromItsNthTimeOnAsOftenAsAskedAndOnThisThreadIf
   EXPECT_EQ(get_device(), cudaSuccess);
   EXPECT_EQ(record(), cudaErrorLaunchFailure);
   EXPECT_EQ(record(), cudaErrorLaunchFailure);
+  EXPECT_EQ(sim::faults_pending(), 0U);
   EXPECT_EQ(record(), cudaSuccess);
   sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 2);
+  EXPECT_EQ(sim::faults_pending(), 1U);
   EXPECT_EQ(record(), cudaSuccess);
   EXPECT_EQ(elsewhere(record), cudaSuccess);
   EXPECT_EQ(record(), cudaErrorUnknown);
@@ -207,7 +209,11 @@ TEST_F(Injection, ANamedCallFailsFromItsNthTimeOnAsOftenAsAskedAndOnThisThreadIf
 TEST_F(Injection, ClearedFaultsDoNotHappenAndLastErrorAndNamesNeverFailAndDoNotCount) {
   sim::fail_nth(1, cudaErrorUnknown);
   sim::fail_call("cudaGetDevice", cudaErrorUnknown);
+  sim::fail_call("cudaNoSuchCall", cudaErrorUnknown, 1, 3);
+  sim::fail_nth_here(1, cudaErrorUnknown);
+  EXPECT_EQ(sim::faults_pending(), 6U);
   sim::clear_faults();
+  EXPECT_EQ(sim::faults_pending(), 0U);
   EXPECT_EQ(get_device(), cudaSuccess);
   sim::fail_nth(1, cudaErrorUnknown);
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);

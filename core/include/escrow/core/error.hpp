@@ -97,6 +97,9 @@ template <class Error>
   throw Error(handled, where);
 }
 
+// A size in an error: a large one is a negative number that was converted.
+[[nodiscard]] ESCROW_API std::string size_text(std::size_t size);
+
 [[noreturn]] ESCROW_API void throw_cuda_error(cudaError_t status, char const* api,
                                               source_location where, std::string_view note);
 

@@ -2,6 +2,8 @@
 // Kernel arguments that own something: the value passed, and the owner that must stay alive.
 #pragma once
 
+#include <concepts>
+#include <cstddef>
 #include <memory>
 #include <type_traits>
 
@@ -45,6 +47,11 @@ class slot_share {
 //
 // returns the share that a graph node keeps, since it has no stream. A slot_share is dropped as
 // soon as nothing uses that version of the node, other owners when the worker destroys them.
+//
+// A type that knows how large its memory is may say so: kinds of nodes that copy or fill more are
+// refused.
+//
+//     static std::size_t bytes(T const& object);
 template <class T>
 struct kernel_argument_traits {};
 
@@ -65,6 +72,14 @@ template <class T>
 concept self_keeping_argument = owning_argument<T> &&
     requires(std::remove_const_t<T>& object, stream_ref stream) {
   kernel_argument_traits<std::remove_const_t<T>>::before_launch(object, stream);
+};
+
+// An owning argument that knows how many bytes its memory has.
+template <class T>
+concept sized_argument = owning_argument<T> && requires(std::remove_const_t<T> const& object) {
+  {
+    kernel_argument_traits<std::remove_const_t<T>>::bytes(object)
+    } -> std::convertible_to<std::size_t>;
 };
 
 namespace detail {
@@ -110,6 +125,9 @@ struct kernel_argument_traits<std::shared_ptr<T>> {
   static auto owner_for_node(std::shared_ptr<T> const& pointer) requires(self_keeping_argument<T>) {
     return kernel_argument_traits<std::remove_const_t<T>>::owner_for_node(*pointer);
   }
+  static std::size_t bytes(std::shared_ptr<T> const& pointer) requires(sized_argument<T>) {
+    return kernel_argument_traits<std::remove_const_t<T>>::bytes(*pointer);
+  }
 };
 
 // Must be moved into the launch.
@@ -117,6 +135,9 @@ template <detail::pointee_of_argument T, class Delete>
 requires(!self_keeping_argument<T>) struct kernel_argument_traits<std::unique_ptr<T, Delete>> {
   static auto device_value(std::unique_ptr<T, Delete> const& pointer) {
     return detail::device_value_through<T>(pointer);
+  }
+  static std::size_t bytes(std::unique_ptr<T, Delete> const& pointer) requires(sized_argument<T>) {
+    return kernel_argument_traits<std::remove_const_t<T>>::bytes(*pointer);
   }
 };
 

@@ -17,32 +17,12 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
+#include "escrow/detail/enqueue.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_2 {
 
 struct group_order;
-
-// What launches: returns nothing, or a cudaError_t, which is checked.
-template <class Call>
-concept launch_call = std::invocable<Call> &&
-    (std::is_void_v<std::invoke_result_t<Call>> ||
-     std::is_same_v<std::invoke_result_t<Call>, cudaError_t>);
-
-namespace detail {
-
-// The call's status; success if it returns nothing.
-template <launch_call Call>
-[[nodiscard]] cudaError_t status_of(Call&& call) {
-  if constexpr (std::is_void_v<std::invoke_result_t<Call>>) {
-    std::forward<Call>(call)();
-    return cudaSuccess;
-  } else {
-    return std::forward<Call>(call)();
-  }
-}
-
-}  // namespace detail
 
 // How a sharing_group behaves.
 struct sharing_options {
@@ -116,7 +96,8 @@ class ESCROW_API sharing_group {
   sharing_group& operator=(sharing_group const&) noexcept;
   ~sharing_group();
 
-  // Runs `call`, which enqueues work on `stream`, as one more launch of the group: after the last
+  // Runs `call(stream)`, or `call()`, which enqueues work on it and returns nothing or a
+  // cudaError_t, which is checked, as one more launch of the group: after the last
   // one, and before the next. What `call` claims there from pools of the group, on this thread and
   // for `stream`, lies in the group's arena, as if a graph had claimed it; claim_kept(),
   // claim_for_host() and claimers do not. Release it in `call`: work on other streams must be told
@@ -124,11 +105,13 @@ class ESCROW_API sharing_group {
   // begins, as inside hoisted::launch(): see there for `wait_max` and for errors. Throws
   // usage_error too, once the work is enqueued, if a lease outlives `call`: it keeps its memory
   // from what claims later, but a graph of the group that was captured before overwrites it.
-  template <launch_call Call>
+  template <class Call>
   void run(stream_ref stream, Call&& call,
            std::chrono::nanoseconds wait_max = std::chrono::seconds(10),
            source_location where = source_location::current()) {
-    auto const its = [&call] { return detail::status_of(std::forward<Call>(call)); };
+    auto const its = [stream, &call] {
+      return detail::status_on(stream, std::forward<Call>(call));
+    };
     run_call(
         stream, [](void const* given) { return (*static_cast<decltype(its)*>(given))(); }, &its,
         wait_max, where);

@@ -14,6 +14,7 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
+#include "escrow/detail/enqueue.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_2 {
@@ -140,7 +141,15 @@ struct capture_options {
   audit_use audit;  // at the end; a graph that is refused is destroyed
 };
 
-// What: a stream capture between begin and end. Prefer capture() below.
+// Calls `enqueue(stream)`, or `enqueue()`, during a capture of `stream` and returns the graph. If
+// `enqueue` throws, or returns a cudaError_t that is not cudaSuccess, the capture ends, its work
+// and claims are dropped, and that error leaves it. A lease of a sharing group that outlives the
+// capture is reported to its pool's deleter: see sharing_group. Errors: those of capture_scope.
+template <class Enqueue>
+[[nodiscard]] graph capture(stream_ref stream, Enqueue&& enqueue, capture_options options = {},
+                            source_location where = source_location::current());
+
+// What: a stream capture between begin and end. Prefer capture().
 // Thread safety: only the thread that created it.
 // Lifetime: without end(), the destructor ends the capture and drops what was captured.
 // Capture: begins one.
@@ -162,6 +171,12 @@ class ESCROW_API capture_scope {
 
  private:
   friend graph end_capture(stream_ref stream, audit_use audit, source_location where);
+  template <class Enqueue>
+  friend graph capture(stream_ref stream, Enqueue&& enqueue, capture_options options,
+                       source_location where);
+  // In the name of `call`.
+  capture_scope(char const* call, stream_ref stream, capture_options options,
+                source_location where);
   // Of a capture that goes on.
   capture_scope(stream_ref stream, audit_use audit, capture_info const& begun) noexcept;
   [[nodiscard]] graph end_as(char const* call, source_location where);
@@ -177,15 +192,16 @@ class ESCROW_API capture_scope {
   bool is_end_tried_ = false;  // and so it may be over without a graph
 };
 
-// Calls `enqueue(stream)` during a capture and returns the graph. If `enqueue` throws, the capture
-// ends, its work and claims are dropped, and the exception propagates. A lease of a sharing group
-// that outlives the capture is reported to its pool's deleter: see sharing_group.
-template <std::invocable<stream_ref> Enqueue>
-[[nodiscard]] graph capture(stream_ref stream, Enqueue&& enqueue, capture_options options = {},
-                            source_location where = source_location::current()) {
-  capture_scope scope(stream, options, where);
-  std::forward<Enqueue>(enqueue)(stream);
-  return scope.end(where);
+template <class Enqueue>
+graph capture(stream_ref stream, Enqueue&& enqueue, capture_options options,
+              source_location where) {
+  constexpr char const* call = "capture";
+  capture_scope scope(call, stream, options, where);
+  cudaError_t const status = detail::status_on(stream, std::forward<Enqueue>(enqueue));
+  if (status != cudaSuccess) [[unlikely]] {
+    detail::called_at(call, where, [&] { check(status, "`enqueue`", source_location()); });
+  }
+  return scope.end_as(call, where);
 }
 
 // Ends a capture that another call began, such as cudaStreamBeginCapture, and returns its graph.

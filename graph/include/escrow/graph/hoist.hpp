@@ -38,22 +38,25 @@ class ESCROW_API hoisted {
   hoisted& operator=(hoisted&& other) noexcept;
   ~hoisted();
 
-  // Runs `call`, which launches, on `stream`, any exec of the graph, a graph_exec too. Before,
-  // makes `stream` wait for the last launch of this graph, and of any that shares something with it
-  // (sharing_group, clones). Afterwards records the end of what was launched, or waits for it if
-  // that fails; also if `call` throws, whose exception then goes on. No lock is held meanwhile, but
-  // no other launch of those graphs begins: inside `call` that is a usage_error; another thread's
-  // blocks its host for at most its `wait_max` and then throws group_busy.
-  // Throws usage_error for a capturing stream, and behind a launch that its stream_launcher has not
-  // recorded; cuda_error, std::bad_alloc: `call` was not run then. After it throws cuda_error if
-  // its status is no success or its end can be neither recorded nor waited for, and usage_error if
-  // `stream` captures then. If the end is not known, launches on other streams throw cuda_error
-  // until one on `stream`, of any of those graphs, succeeds, or this is released.
-  template <launch_call Call>
+  // Runs `call(stream)`, or `call()`, which launches, on `stream`, any exec of the graph, a
+  // graph_exec too. Before, makes `stream` wait for the last launch of this graph, and of any that
+  // shares something with it (sharing_group, clones). Afterwards records the end of what was
+  // launched, or waits for it if that fails; also if `call` throws, whose exception then goes on.
+  // No lock is held meanwhile, but no other launch of those graphs begins: inside `call` that is a
+  // usage_error; another thread's blocks its host for at most its `wait_max` and then throws
+  // group_busy. Throws usage_error for a capturing stream, and behind a launch that its
+  // stream_launcher has not recorded; cuda_error, std::bad_alloc: `call` was not run then. After it
+  // throws cuda_error if its status is no success or its end can be neither recorded nor waited
+  // for, and usage_error if `stream` captures then. If the end is not known, launches on other
+  // streams throw cuda_error until one on `stream`, of any of those graphs, succeeds, or this is
+  // released.
+  template <class Call>
   void launch(stream_ref stream, Call&& call,
               std::chrono::nanoseconds wait_max = std::chrono::seconds(10),
               source_location where = source_location::current()) {
-    auto const run = [&call] { return detail::status_of(std::forward<Call>(call)); };
+    auto const run = [stream, &call] {
+      return detail::status_on(stream, std::forward<Call>(call));
+    };
     run_launch(
         stream, [](void const* its) { return (*static_cast<decltype(run)*>(its))(); }, &run,
         wait_max, where);

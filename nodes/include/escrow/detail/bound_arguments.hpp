@@ -4,7 +4,9 @@
 
 #include <array>
 #include <concepts>
+#include <cstddef>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <tuple>
 #include <type_traits>
@@ -108,18 +110,54 @@ void require_there(char const* call, T const& argument) {
       throw usage_error(call, "an argument is an empty lease: it was released or moved from",
                         "claim again");
     }
+  } else if constexpr (sized_argument<T>) {
+    if (kernel_argument_traits<std::remove_const_t<T>>::device_value(argument) == nullptr) {
+      throw usage_error(call, "an argument has no memory: it was moved from, or has 0 bytes",
+                        "use the one that it was moved to");
+    }
   }
 }
 
-// The same, and what memset and memcpy nodes take for an argument: the address of an array is that
-// of its first element.
+// What memset and memcpy nodes take for an argument: the address of an array is that of its first
+// element.
 template <class T>
-auto memory_of(char const* call, T& argument) {
-  require_there(call, argument);
+auto address_of(T& argument) {
   if constexpr (std::is_array_v<T>) {
     return static_cast<std::remove_extent_t<T>*>(argument);
   } else {
     return device_value_of(argument);
+  }
+}
+
+// Where a node copies or fills, and how many bytes are there; unknown_bytes: that is not known.
+inline constexpr std::size_t unknown_bytes = std::numeric_limits<std::size_t>::max();
+template <class Address>
+struct memory_span {
+  Address* address;
+  std::size_t bytes;
+};
+using writable_span = memory_span<void>;
+using readable_span = memory_span<void const>;
+
+// That of an argument, which is there: see require_there().
+template <class Span, class T>
+Span span_of(char const* call, T& argument) {
+  using plain = std::remove_const_t<T>;
+  require_there(call, argument);
+  std::size_t bytes = unknown_bytes;
+  if constexpr (std::is_array_v<T>) {
+    bytes = sizeof(T);
+  } else if constexpr (sized_argument<T>) {
+    bytes = kernel_argument_traits<plain>::bytes(argument);
+  }
+  using address = decltype(Span::address);
+  if constexpr (std::is_convertible_v<decltype(address_of(argument)), address>) {
+    return {address_of(argument), bytes};
+  } else {
+    static_assert(std::is_convertible_v<decltype(address_of(argument)), address>,
+                  "this is no memory that can be written, or read: pass a pointer, an array or an "
+                  "owner; what is const is not written");
+    return {};
   }
 }
 

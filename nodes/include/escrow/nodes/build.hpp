@@ -59,6 +59,16 @@ class ESCROW_API graph_builder_ref {
   conditional_node add(conditional_kind const& kind,
                        source_location where = source_location::current()) const;
 
+  // Internal: what is no kind.
+  template <class Other, class Node = node>
+  Node add(Other const&, source_location = source_location::current()) const
+      requires(!detail::changeable_kind<Other>) {
+    static_assert(detail::changeable_kind<Other>,
+                  "add() takes a kind of node, such as kernel_node(...); a graph becomes a part by "
+                  "child_node(graph)");
+    return static_cast<Node const&>(*this);
+  }
+
   // A node that does nothing, after this place and after all of `others`.
   [[nodiscard]] node join(source_location where = source_location::current()) const;
   [[nodiscard]] node join(std::vector<node> const& others,
@@ -124,6 +134,14 @@ ESCROW_API void set(graph_exec& exec, node const& changed, child_kind const& kin
 ESCROW_API void set(graph_exec& exec, node const& changed, any_kind const& kind,
                     source_location where = source_location::current());
 
+// Internal: what cannot be changed, or is no kind.
+template <class Other>
+requires(!detail::changeable_kind<Other>) void set(graph_exec&, node const&, Other const&,
+                                                   source_location = source_location::current()) {
+  static_assert(detail::changeable_kind<Other>,
+                "an exec changes no such node: destroy it, add another, and make another exec");
+}
+
 // Whether that kernel, memset or memcpy runs in later launches of `exec`: one that does not acts as
 // an empty node, and its owners stay. set() and update() leave it so. Throws as set(). Source:
 // cudaGraphNodeSetEnabled.
@@ -180,6 +198,14 @@ class ESCROW_API node : public graph_builder_ref {
       detail::node_draft made = kind.draft("node::set", require("node::set"));
       set_params(made);
     });
+  }
+
+  // Internal: what cannot be changed, or is no kind.
+  template <class Other>
+  void set(Other const&, source_location = source_location::current()) const
+      requires(!detail::changeable_kind<Other>) {
+    static_assert(detail::changeable_kind<Other>,
+                  "CUDA changes no such node: destroy it, and add another");
   }
 
   // The same of a kind that was read: all launch attributes are then as they were.

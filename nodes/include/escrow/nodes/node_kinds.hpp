@@ -32,9 +32,9 @@ struct memset_config {
 
 namespace detail {
 // CUDA's parameters. They throw usage_error, in the name of the kind, for what cannot be meant.
-[[nodiscard]] ESCROW_API cudaGraphNodeParams memset_params(void* destination,
+[[nodiscard]] ESCROW_API cudaGraphNodeParams memset_params(writable_span destination,
                                                            memset_config const& config);
-[[nodiscard]] ESCROW_API cudaGraphNodeParams memcpy_params(void* to, void const* from,
+[[nodiscard]] ESCROW_API cudaGraphNodeParams memcpy_params(writable_span to, readable_span from,
                                                            std::size_t bytes);
 [[nodiscard]] ESCROW_API cudaGraphNodeParams host_params(cudaHostFn_t function);
 // Throws usage_error, in the name of host_node, if `is_null`.
@@ -51,15 +51,6 @@ bool is_null_function(Function const& function) {
   } else {
     return false;
   }
-}
-
-// Refuses, in one line of error, a destination that is no memory.
-template <class Destination>
-constexpr void require_writable() {
-  using value = decltype(memory_of("", std::declval<std::remove_reference_t<Destination>&>()));
-  static_assert(std::is_convertible_v<value, void*>,
-                "the destination is no memory that can be written: pass a pointer, an array or an "
-                "owner");
 }
 }  // namespace detail
 
@@ -103,9 +94,9 @@ template <class Destination>
 [[nodiscard]] auto memset_node(Destination&& destination, memset_config const& config,
                                source_location where = source_location::current()) {
   constexpr char const* call = "memset_node";
-  detail::require_writable<Destination>();
   return detail::called_at(call, where, [&] {
-    auto const params = detail::memset_params(detail::memory_of(call, destination), config);
+    auto const params =
+        detail::memset_params(detail::span_of<detail::writable_span>(call, destination), config);
     return detail::taking_kind(params, detail::node_arguments<Destination>(destination));
   });
 }
@@ -118,10 +109,10 @@ template <class To, class From>
 [[nodiscard]] auto memcpy_node(To&& to, From&& from, std::size_t bytes,
                                source_location where = source_location::current()) {
   constexpr char const* call = "memcpy_node";
-  detail::require_writable<To>();
   return detail::called_at(call, where, [&] {
     auto const params =
-        detail::memcpy_params(detail::memory_of(call, to), detail::memory_of(call, from), bytes);
+        detail::memcpy_params(detail::span_of<detail::writable_span>(call, to),
+                              detail::span_of<detail::readable_span>(call, from), bytes);
     return detail::taking_kind(params, detail::node_arguments<To, From>(to, from));
   });
 }

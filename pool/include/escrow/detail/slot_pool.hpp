@@ -205,7 +205,8 @@ class ESCROW_API slot_pool {
   // Leaks the slot of a lease whose work nothing is known of.
   static void leak(claimed_slot& lease) noexcept;
   // The slot; throws usage_error, naming `call`, if the lease is empty.
-  [[nodiscard]] static slot& require_slot(char const* call, claimed_slot const& lease);
+  [[nodiscard]] static slot& require_slot(char const* call, claimed_slot const& lease,
+                                          source_location where = source_location());
 
   void close() noexcept;  // refuses claims, destroys free slots
   // The same; waits for the other slots, and returns the holders of what is left.

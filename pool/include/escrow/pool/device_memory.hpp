@@ -117,6 +117,7 @@ class ESCROW_API device_block {
 template <>
 struct kernel_argument_traits<device_block> {
   static void* device_value(device_block const& block) noexcept { return block.data(); }
+  static std::size_t bytes(device_block const& block) noexcept { return block.size(); }
 };
 
 namespace detail {
@@ -126,9 +127,9 @@ template <class T>
 [[nodiscard]] std::size_t bytes_of(char const* call, std::size_t count, source_location where) {
   static_assert(std::is_trivially_copyable_v<T>, "device memory is copied bytewise");
   if (count > std::numeric_limits<std::size_t>::max() / sizeof(T)) {
-    throw usage_error(
-        usage_error(call, "`count` is " + std::to_string(count), "it counts elements, not bytes"),
-        where);
+    throw usage_error(usage_error(call, "`count` is " + detail::size_text(count),
+                                  "it counts elements, not bytes"),
+                      where);
   }
   return count * sizeof(T);
 }
@@ -169,6 +170,7 @@ class device_buffer {
 template <class T>
 struct kernel_argument_traits<device_buffer<T>> {
   static T* device_value(device_buffer<T> const& buffer) noexcept { return buffer.data(); }
+  static std::size_t bytes(device_buffer<T> const& buffer) noexcept { return buffer.bytes(); }
 };
 
 }  // namespace escrow::inline v0_2

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <type_traits>
 #include <utility>
 
@@ -14,6 +15,7 @@
 
 namespace escrow::inline v0_2 {
 
+class device_block;
 class scratch_claimer;
 class scratch_pool;
 class stream_allocator;
@@ -56,13 +58,18 @@ class lease {
   }
 
   // The resource. Throws usage_error if the lease is empty.
-  [[nodiscard]] T& get() const {
-    static_cast<void>(slot_pool::require_slot("lease::get", claimed_));
+  [[nodiscard]] T& get(source_location where = source_location::current()) const {
+    static_cast<void>(slot_pool::require_slot("lease::get", claimed_, where));
     claimed_.resource->note_access(claimed_.on.id);
     return static_cast<resource_of<T>&>(*claimed_.resource).value;
   }
-  [[nodiscard]] T& operator*() const { return get(); }
-  [[nodiscard]] T* operator->() const { return &get(); }
+  [[nodiscard]] T& operator*() const { return get(source_location()); }
+  [[nodiscard]] T* operator->() const { return &get(source_location()); }
+  // Of memory: its first byte, as get().data().
+  [[nodiscard]] void* data(source_location where = source_location::current())
+      const requires std::same_as<T, device_block> {
+    return get(where).data();
+  }
 
   // Ends the lease after the work on the claiming stream so far. In its capture, later claims of
   // the capture may use the resource from then on, in dependency order. Does not block. For
@@ -122,7 +129,8 @@ class lease {
   // For a resource that an earlier lease or launch may have used, of a pool with that function.
   void recycle(slot_functions<T> const& functions) const {
     if (claimed_.what == nullptr || !claimed_.was_used) return;
-    functions.recycle(get(), stream_ref(claimed_.on.handle));  // on failure the lease releases
+    functions.recycle(get(source_location()),
+                      stream_ref(claimed_.on.handle));  // on failure the lease releases
   }
 
   claimed_slot claimed_;
@@ -134,10 +142,13 @@ template <class T>
 requires owning_argument<T>
 struct kernel_argument_traits<lease<T>> {
   static auto device_value(lease<T> const& claimed) {
-    return kernel_argument_traits<T>::device_value(claimed.get());
+    return kernel_argument_traits<T>::device_value(claimed.get(source_location()));
   }
   static void before_launch(lease<T>& claimed, stream_ref stream) { claimed.before_launch(stream); }
   static slot_share owner_for_node(lease<T>& claimed) { return claimed.share_with_node(); }
+  static std::size_t bytes(lease<T> const& claimed) requires(sized_argument<T>) {
+    return kernel_argument_traits<T>::bytes(claimed.get(source_location()));
+  }
 };
 
 }  // namespace escrow::inline v0_2

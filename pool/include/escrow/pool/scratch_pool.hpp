@@ -68,7 +68,9 @@ class buffer_lease : public lease<device_block> {
       : lease<device_block>(std::move(memory)), size_(count) {}
 
   // Throws usage_error if the lease is empty.
-  [[nodiscard]] T* data() const { return static_cast<T*>(get().data()); }
+  [[nodiscard]] T* data(source_location where = source_location::current()) const {
+    return static_cast<T*>(get(where).data());
+  }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }  // as claimed
 
  private:
@@ -77,7 +79,8 @@ class buffer_lease : public lease<device_block> {
 
 template <class T>
 struct kernel_argument_traits<buffer_lease<T>> : kernel_argument_traits<lease<device_block>> {
-  static T* device_value(buffer_lease<T> const& claimed) { return claimed.data(); }
+  static T* device_value(buffer_lease<T> const& claimed) { return claimed.data(source_location()); }
+  static std::size_t bytes(buffer_lease<T> const& claimed) { return claimed.size() * sizeof(T); }
 };
 
 class scratch_claimer;

@@ -37,6 +37,10 @@ void fail_device(int device, cudaError_t sticky);
 // Whether the device failed for good, and runs nothing any more.
 [[nodiscard]] bool has_failed(int device);
 
+// How many of the failures that were ordered have not happened: after a test, 0, or the call that
+// was to fail was not made (or is no call of CUDA's). calls() tells how often a call was made.
+[[nodiscard]] std::uint64_t faults_pending();
+
 // No fault is waiting any more, and the process and every device work again.
 void clear_faults();
 

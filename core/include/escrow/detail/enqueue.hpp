@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls of a caller's function that enqueues work.
+#pragma once
+
+#include <driver_types.h>
+
+#include <concepts>
+#include <type_traits>
+#include <utility>
+
+#include "escrow/core/stream.hpp"
+#include "escrow/version.hpp"
+
+namespace escrow::inline v0_2 {
+
+// What launches: returns nothing, or a cudaError_t, which is checked.
+template <class Call>
+concept launch_call = std::invocable<Call> &&
+    (std::is_void_v<std::invoke_result_t<Call>> ||
+     std::is_same_v<std::invoke_result_t<Call>, cudaError_t>);
+
+namespace detail {
+
+// The call's status; success if it returns nothing.
+template <launch_call Call>
+[[nodiscard]] cudaError_t status_of(Call&& call) {
+  if constexpr (std::is_void_v<std::invoke_result_t<Call>>) {
+    std::forward<Call>(call)();
+    return cudaSuccess;
+  } else {
+    return std::forward<Call>(call)();
+  }
+}
+
+// The same of one that takes the stream that it enqueues on, or nothing.
+template <class Call>
+[[nodiscard]] cudaError_t status_on(stream_ref stream, Call&& call) {
+  constexpr bool takes_stream = std::invocable<Call, stream_ref>;
+  static_assert(takes_stream || std::invocable<Call>,
+                "the function is called with an escrow::stream_ref, or with nothing");
+  if constexpr (takes_stream) {
+    auto const bound = [&]() -> decltype(auto) { return std::forward<Call>(call)(stream); };
+    constexpr bool is_checked = launch_call<decltype(bound)>;
+    static_assert(is_checked, "the function returns nothing, or a cudaError_t, which is checked");
+    if constexpr (is_checked) return status_of(bound);
+  } else if constexpr (std::invocable<Call>) {
+    constexpr bool is_checked = launch_call<Call>;
+    static_assert(is_checked, "the function returns nothing, or a cudaError_t, which is checked");
+    if constexpr (is_checked) return status_of(std::forward<Call>(call));
+  }
+  return cudaSuccess;
+}
+
+}  // namespace detail
+
+}  // namespace escrow::inline v0_2

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why CUDA refuses a graph, or a pool its options: the error says what it is and what to do.
+#include <cmath>
+#include <escrow/nodes.hpp>
+
+#include "world.hpp"
+
+namespace escrow::test {
+namespace {
+
+class WhyRefused : public world {
+ protected:
+  static void expect_text(std::function<void()> const& failing,
+                          std::vector<std::string> const& parts) {
+    expect_error<cuda_error>(failing, parts);
+    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  }
+};
+
+TEST_F(WhyRefused, IsSaidOfGraphs) {
+  {
+    graph circle;
+    node const first = build(circle).join();
+    node const second = first.join();
+    expect_refused({{"node::after", {"`other` is the node itself"}, [&] { first.after(first); }}});
+    first.after(second);
+    expect_text([&] { graph_exec{circle}; },
+                {"graph_exec::graph_exec", "edges form a cycle", "a condition that no node has"});
+  }
+  {
+    graph unused;
+    static_cast<void>(build(unused).make_condition(0));
+    expect_text([&] { graph_exec{unused}; }, {"a condition that no node has"});
+  }
+  {
+    graph branching;
+    build(branching).add(if_node(build(branching).make_condition(0)));
+    expect_text([&] { return branching.clone(); },
+                {"graph::clone", "CUDA copies no graph with conditional or memory nodes"});
+    graph_exec const only(branching);
+    expect_text([&] { graph_exec{branching}; },
+                {"a graph with conditional nodes has one exec at a time"});
+  }
+  {
+    graph allocating;
+    escrow::allocation const memory = build(allocating).add(alloc_node(4));
+    memory.add(free_node(memory.address()));
+    expect_text([&] { return allocating.clone(); }, {"CUDA copies no graph"});
+    graph_exec const only(allocating);
+    expect_text([&] { graph_exec{allocating}; },
+                {"a graph with memory nodes has one exec at a time: destroy that first"});
+  }
+  if (is_simulated()) {  // CUDA may crash
+    cudaGraph_t destroyed = nullptr;
+    must(cudaGraphCreate(&destroyed, 0));
+    must(cudaGraphDestroy(destroyed));
+    expect_text([&] { graph_exec{destroyed}; }, {"cudaGraphGetNodes", "the graph was destroyed"});
+  }
+  expect_text([&] { captured_without_cargo().write_dot("/nowhere/at/all"); },
+              {"graph::write_dot", "`file` cannot be written: /nowhere/at/all"});
+}
+
+TEST_F(WhyRefused, IsSaidOfAKernelThatTheProgramLacks) {
+  static int const no_kernel = 0;
+  expect_text([&] { launch(two, kernel(static_cast<void const*>(&no_kernel)), {}); },
+              {"launch: ", "cudaErrorInvalidResourceHandle", "compile for the device's",
+               "sim::register_kernel()"});
+}
+
+TEST_F(WhyRefused, IsSaidOfOptionsThatCannotBe) {
+  auto const with_time = [&](auto member) {
+    pool_options given = options(1);
+    given.*member = std::chrono::nanoseconds(-1);
+    return given;
+  };
+  using std::chrono::nanoseconds;
+  struct wrong {
+    char const* call;
+    pool_options options;
+    scratch_policy policy;
+    char const* problem;
+  };
+  for (wrong const& each : std::vector<wrong>{
+           {"pool_options", with_time(&pool_options::host_wait_max), {}, "`host_wait_max` is"},
+           {"pool_options", with_time(&pool_options::capture_wait_max), {}, "`capture_wait_max`"},
+           {"pool_options", with_time(&pool_options::reclaim_wait_max), {}, "`reclaim_wait_max`"},
+           {"scratch_policy", options(1), {.idle_max = nanoseconds(-1)}, "`idle_max` is negative"},
+           {"scratch_policy", options(1), {.keep_window = nanoseconds(-1)}, "`keep_window`"},
+           {"scratch_policy", options(1), {.keep_factor = 0.5}, "`keep_factor` is less than 1"},
+           {"scratch_policy", options(1), {.keep_factor = std::nan("")}, "`keep_factor`"}}) {
+    expect_refused({{each.call, {each.problem}, [&] { scratch_pool(each.options, each.policy); }}});
+  }
+}
+
+}  // namespace
+}  // namespace escrow::test
