@@ -13,10 +13,15 @@
 
 namespace escrow::inline v0_2 {
 
-void slot_pool::lease_end::refuse_other_thread(std::string_view what_it_did) {
+void slot_pool::lease_end::refuse_other_thread(slot const& leased, std::string_view what_it_did) {
+  source_location const claim = leased.note_.where;  // with track_leases
+  std::string const line = claim.line() == 0 ? std::string()
+                                             : std::string(" (claimed at ") + claim.file_name() +
+                                                   ":" + std::to_string(claim.line()) + ")";
   throw usage_error(
       "lease::release",
-      "cudaStreamPerThread names another stream on this thread than on the one that " +
+      "a lease of \"" + leased.of_.label + "\"" + line +
+          ": cudaStreamPerThread names another stream on this thread than on the one that " +
           std::string(what_it_did),
       "release on that thread; after a claim on cudaStreamPerThread, "
       "release(stream) with another stream will do, too");
@@ -52,7 +57,7 @@ void slot_pool::lease_end::release_on(state& in, claimed_slot& lease, stream_use
   if (is_in_its_own || capture.is_none()) {
     for (stream_use const& also : lease.what->unrecorded_) {
       if (is_in_its_own || also.id != 0) {
-        require_same_thread(also, "gave it to record_stream()");
+        require_same_thread(*lease.what, also, "gave it to record_stream()");
       }
     }
   }

@@ -39,11 +39,12 @@ struct ESCROW_LOCAL slot_pool::lease_end {
   [[nodiscard]] static bool was_told_after_its_capture(slot const& leased) noexcept;
 
   // Throws usage_error for a cudaStreamPerThread of another thread.
-  static void require_same_thread(stream_use const& use, std::string_view what_it_did) {
+  static void require_same_thread(slot const& leased, stream_use const& use,
+                                  std::string_view what_it_did) {
     if (is_other_thread(use)) [[unlikely]]
-      refuse_other_thread(what_it_did);
+      refuse_other_thread(leased, what_it_did);
   }
-  [[noreturn]] static void refuse_other_thread(std::string_view what_it_did);
+  [[noreturn]] static void refuse_other_thread(slot const& leased, std::string_view what_it_did);
 };
 
 }  // namespace escrow::inline v0_2

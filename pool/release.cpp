@@ -44,7 +44,7 @@ void slot_pool::release(claimed_slot& lease) {
     if (claim.is_over) return lease_end::release_after_capture(in, lease);
   }
   if (is_reclaiming()) return lease_end::release_reclaimed(in, lease, lease.on);
-  lease_end::require_same_thread(lease.on, "claimed");
+  lease_end::require_same_thread(*lease.what, lease.on, "claimed");
   try {
     std::optional<device_scope> device;
     if (is_ambiguous(lease.on.handle)) device.emplace(in.options.device);  // the claiming stream's

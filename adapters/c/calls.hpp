@@ -47,7 +47,7 @@ struct c_call {
   // What `pointer` points to. Throws usage_error if it is null.
   template <class T>
   [[nodiscard]] T& need(T* pointer, char const* argument) const {
-    if (pointer == nullptr) refuse(argument, "is null", "pass what it names");
+    if (pointer == nullptr) refuse(argument, "is null", "pass an address that is not null");
     return *pointer;
   }
   [[noreturn]] void refuse(char const* argument, char const* problem, char const* advice) const {

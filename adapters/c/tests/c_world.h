@@ -58,7 +58,7 @@ void c_go(void);
 #define REFUSED(call)                                                             \
   do {                                                                            \
     EXPECT_STATUS(ESCROW_USAGE_ERROR, call);                                      \
-    EXPECT(strstr(escrow_last_error(), "` is null; pass what it names") != NULL); \
+    EXPECT(strstr(escrow_last_error(), "` is null; pass an address that is not null") != NULL); \
   } while (0)
 #define CASE(name) \
   { #name, &name }
