@@ -2,6 +2,8 @@
 // Error texts, and the list of sticky errors.
 #include "escrow/core/error.hpp"
 
+#include <cstdio>
+#include <exception>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -60,6 +62,11 @@ std::string detail::size_text(std::size_t size) {
   return std::to_string(size) +
          (as_given < 0 ? ", which is " + std::to_string(as_given) + " converted to std::size_t"
                        : std::string());
+}
+
+void detail::terminate_thrown(char const* function) noexcept {
+  static_cast<void>(std::fprintf(stderr, "escrow: %s threw, which it must not\n", function));
+  std::terminate();  // which prints the exception
 }
 
 std::string detail::text_at(source_location where, std::string_view text) {

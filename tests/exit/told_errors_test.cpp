@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Errors that no caller can be told: standard error hears of the first ones, unless the program
 // has a handler; and no handler is called once the process ends.
+#include <escrow/nodes.hpp>
+#include <stdexcept>
+
 #include "belongings.hpp"
 
 namespace escrow::test {
@@ -75,7 +78,33 @@ void end_with_a_handler_older_than_cuda() {
     deleter::global().retire(stream_ref(stream.get()), probe(make_fate()));
 }
 
+[[noreturn]] void throw_in(char const* function) {
+  throw std::runtime_error(std::string("thrown in ") + function);
+}
+
+void throw_in_a_host_node() {
+  owned_stream const stream = make_stream();
+  graph made;
+  build(made).add(host_node([] { throw_in("host_node"); }));
+  graph_exec exec(made);
+  exec.launch(stream_ref(stream.get()));
+  sync(stream);
+}
+
+void throw_in_destroy() {
+  owned_stream const stream = make_stream();
+  {
+    resource_pool<int> pool(
+        {}, [] { return 1; }, {}, [](int&) { throw_in("destroy"); });
+    static_cast<void>(pool.claim(stream));
+    sync(stream);
+  }
+  deleter::global().drain();
+}
+
 std::vector<named_case> const cases = register_cases({
+    {"ThrowsInAHostNode", throw_in_a_host_node},
+    {"ThrowsInDestroy", throw_in_destroy},
     {"ForgetsOften", [] { forget(12); }},
     {"ForgetsWithAHandler", forget_with_a_handler},
     {"EndsBehindTheLogger", end_behind_the_logger},
@@ -112,13 +141,27 @@ TEST_P(EndOfTheHandler, ComesBeforeThatOfWhatItUses) {
   expect_clean_end(GetParam());
 }
 
+TEST(ToldErrors, NameTheFunctionThatThrewAndMustNot) {
+  auto const expect = [](char const* which, std::vector<std::string> const& parts) {
+    child_result const child = run_child(which);
+    EXPECT_NE(child.status, as_expected) << child.output;
+    for (std::string const& part : parts) {
+      EXPECT_EQ(count_of(part, child.output), 1U) << part << " is not once in: " << child.output;
+    }
+  };
+  expect("ThrowsInAHostNode",
+         {"escrow: the function of a host_node threw, which it must not", "thrown in host_node"});
+  expect("ThrowsInDestroy", {"escrow: the `destroy` of a resource_pool threw, which it must not",
+                             "thrown in destroy"});
+}
+
 TEST(ToldErrors, DoNotSayThatCudaEnds) {
   child_result const child = run_child("EndsWithAHandlerOlderThanCuda");
   EXPECT_EQ(child.status, as_expected) << child.output;
   EXPECT_EQ(child.output, "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, EndOfTheHandler, testing::ValuesIn(cases.begin() + 2, cases.end()),
+INSTANTIATE_TEST_SUITE_P(Each, EndOfTheHandler, testing::ValuesIn(cases.begin() + 4, cases.end()),
                          name_of_case);
 
 }  // namespace

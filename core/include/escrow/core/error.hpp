@@ -111,6 +111,19 @@ template <class Error>
 // In a handler of `handled`: throws it with `where`, see located_error::throw_at.
 [[noreturn]] ESCROW_API void rethrow_at(located_error const& handled, source_location where);
 
+// In a handler: ends the process, after it has said that `function` threw.
+[[noreturn]] ESCROW_API void terminate_thrown(char const* function) noexcept;
+
+// Calls what must not throw. If it does, says so, and ends the process.
+template <class Call>
+void call_nothrow(char const* function, Call&& call) noexcept {
+  try {
+    std::forward<Call>(call)();
+  } catch (...) {
+    terminate_thrown(function);
+  }
+}
+
 // Runs a function of Escrow: a cuda_error that leaves it names `call` and the caller's line, a
 // located_error that line. The innermost of several such calls counts.
 template <class Function>

@@ -84,7 +84,7 @@ using node_arguments = bound_arguments<bound_to::node, Arguments...>;
 template <class Function>
 struct host_callable {
   static void CUDART_CB call(void* called) noexcept {
-    static_cast<host_callable*>(called)->function();
+    call_nothrow("the function of a host_node", static_cast<host_callable*>(called)->function);
   }
   Function function;
 };

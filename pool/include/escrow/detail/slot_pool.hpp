@@ -115,7 +115,8 @@ class resource_of final : public resource_base {
     }
   }
   ~resource_of() override {
-    if (functions_.destroy) functions_.destroy(value);
+    if (!functions_.destroy) return;
+    detail::call_nothrow("the `destroy` of a resource_pool", [this] { functions_.destroy(value); });
   }
 
   T value;
