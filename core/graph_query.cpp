@@ -107,7 +107,9 @@ std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
   std::size_t count = nodes.size();
   cudaError_t const status = cudaGraphGetNodes(graph, nodes.data(), &count);
   check(status, "cudaGraphGetNodes", source_location::current(),
-        status == cudaErrorInvalidValue ? "the graph was destroyed" : "");
+        status == cudaErrorInvalidValue
+            ? "the graph, or one that was named as its body, is null or was destroyed"
+            : "");
   if (count == nodes.size()) {
     check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");
     nodes.resize(count);

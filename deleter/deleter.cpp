@@ -190,7 +190,19 @@ void deleter::finish_after_stream(retired_object& object, retirement const& begu
   throw cuda_error(recorded.status, "cudaEventRecord");
 }
 
+namespace {
+// Where a wait without limit would not end: the callback's stream waits for it.
+void refuse_in_callback(char const* call, source_location where) {
+  int device = 0;
+  if (call_aside([&] { return cudaGetDevice(&device); }) != cudaErrorNotPermitted) return;
+  throw usage_error(usage_error(call, "called in a CUDA callback, whose stream waits for it",
+                                "call it outside of callbacks, or drain_for()"),
+                    where);
+}
+}  // namespace
+
 void deleter::drain(source_location where) {
+  refuse_in_callback("deleter::drain", where);
   static_cast<void>(drain_for(std::chrono::nanoseconds::max(), where));
 }
 
@@ -227,6 +239,7 @@ void deleter::refuse_on_worker(char const* call, source_location where) const {
 
 void deleter::stop(source_location where) {
   refuse_on_worker("deleter::stop", where);
+  refuse_in_callback("deleter::stop", where);
   core_->refuses_.store(true, std::memory_order_relaxed);
   drain(where);
 }

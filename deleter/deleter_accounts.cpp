@@ -120,7 +120,13 @@ void deleter_accounts::report(std::exception const& error) noexcept {
 
 void deleter_accounts::report(cudaError_t status, char const* api) noexcept {
   try {
-    report(cuda_error(status, api));
+    bool const is_gone = status == cudaErrorInvalidResourceHandle;
+    report(cuda_error(status, api, source_location(),
+                      is_gone
+                          ? "a stream or an event that work of a pool or an owner waits for was "
+                            "destroyed too early, also by cudaDeviceReset or sim::reset(): what "
+                            "waits for it is leaked"
+                          : ""));
   } catch (std::bad_alloc const&) {
     errors_.fetch_add(1, std::memory_order_relaxed);  // no memory for the text
   }

@@ -15,6 +15,24 @@ graph_registry& graph_registry::global() noexcept {
   return *only;
 }
 
+void graph_registry::add_body(cudaGraph_t body) noexcept {
+  std::lock_guard const lock(mutex_);
+  try {
+    bodies_.insert(body);
+  } catch (std::bad_alloc const&) {  // it is for the refusal of a misuse alone
+  }
+}
+
+void graph_registry::drop_body(cudaGraph_t body) noexcept {
+  std::lock_guard const lock(mutex_);
+  bodies_.erase(body);
+}
+
+bool graph_registry::is_body(cudaGraph_t graph) const noexcept {
+  std::lock_guard const lock(mutex_);
+  return bodies_.contains(graph);
+}
+
 void graph_registry::own(cudaGraph_t graph, std::uint64_t id) {
   std::lock_guard const lock(mutex_);
   entry_for(graph, id)->second.is_owned = true;

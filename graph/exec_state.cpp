@@ -28,6 +28,10 @@ namespace {
     detail = std::to_string(enqueued) + " of the runs were enqueued before";
   } else if (status == cudaErrorStreamCaptureUnsupported) {
     detail = "`stream` is being captured: add the graph as a child node (graph::add_child)";
+  } else if (status == cudaErrorInvalidValue) {
+    detail =
+        "what an alloc_node allocates is freed before the next launch: by a free_node, "
+        "cudaFreeAsync, or cudaGraphInstantiateFlagAutoFreeOnLaunch in `flags`";
   }
   check(status, api, source_location::current(), detail);
 }
@@ -88,14 +92,15 @@ constexpr char const* creating_exec = "graph_exec::graph_exec";
 std::string_view advice_for(cudaError_t instantiated, bool is_conditional) noexcept {
   if (instantiated == cudaErrorInvalidValue) {
     return "CUDA refuses a graph whose edges form a cycle, one with a condition that no node has, "
-           "and `flags` that it does not know";
+           "bodies with other nodes than kernels, fills, copies of device memory, children and "
+           "conditional nodes, and `flags` that it does not know";
   }
   if (instantiated != cudaErrorNotSupported) return {};
   if (is_conditional) {
     return "a graph with conditional nodes has one exec at a time, and none beside a clone or an "
            "embedded copy that was made before these nodes: destroy that first";
   }
-  return "a graph with memory nodes has one exec at a time: destroy that first";
+  return "a graph with memory nodes has one exec at a time: destroy that first; a body has none";
 }
 
 }  // namespace

@@ -67,6 +67,11 @@ graph::graph(deleter& its, source_location where) : graph(where) {
 
 graph::graph(cudaGraph_t native, std::uint64_t id, source_location where)
     : graph(detail::called_at(creating, where, [&] {
+        graph_registry const& registry = graph_registry::global();
+        if (native != nullptr && (registry.known(native).is_owned || registry.is_body(native))) {
+          throw usage_error("graph", "`native` is the graph, or a body, of another escrow::graph",
+                            "use that one, or pass what its detach() returns");
+        }
         auto its = std::make_shared<graph_core>(owned<cudaGraph_t>(native), id);
         its->note_exposed();  // others had the handle
         return its;
@@ -287,7 +292,8 @@ graph end_capture(stream_ref stream, audit_use audit, source_location where) {
                         "begin a capture of it, and end that once");
     }
     // By cudaStreamBeginCaptureToGraph.
-    if (info.is_active() && graph_registry::global().known(info.graph).is_owned) {
+    if (info.is_active() && (graph_registry::global().known(info.graph).is_owned ||
+                             graph_registry::global().is_body(info.graph))) {
       throw usage_error(call, "the capture goes into an escrow::graph, which has it already",
                         "end it by cudaStreamEndCapture()");
     }
@@ -301,13 +307,14 @@ graph capture_scope::end(source_location where) {
 }
 
 graph capture_scope::end_as(char const* call, source_location where) {
+  bool const is_of_function = std::string_view(call) == "capture";
   return detail::called_at(call, where, [&] {
     if (!is_open_) throw usage_error(call, "the capture was ended before", "end it once");
     graph_registry::global().end_capture(captured_.id, captured_.graph);
     if (is_ended_elsewhere()) {
       is_open_ = false;
       throw usage_error(call, "another call, such as cudaStreamEndCapture(), ended the capture",
-                        "end it by end() alone");
+                        is_of_function ? "do not end it in the function" : "end it by end() alone");
     }
     cudaGraph_t captured = nullptr;
     cudaError_t const status = end_capture(stream_, captured);

@@ -91,6 +91,7 @@ graph_core::graph_core(owned<cudaGraph_t> native, std::uint64_t id) : native_(st
 }
 
 graph_core::~graph_core() {
+  for (body const& each : bodies) graph_registry::global().drop_body(each.graph);
   graph_registry::global().forget(native());
   native_.reset();
   forget_payloads();
@@ -290,6 +291,7 @@ void graph_core::destroy(cudaGraphNode_t doomed, std::uint64_t in_body) {
   is_changed_ = true;
   homes_.swap(homes);
   std::erase_if(bodies, is_gone);
+  for (cudaGraph_t const each : gone) graph_registry::global().drop_body(each);
   if (payloads_.empty()) return;
   try {
     seal();
@@ -342,6 +344,7 @@ cudaGraph_t graph_core::detach() {
   if (id == 0 && is_used) id = graph_id_of(native()).value_or(0);
   registry.disown(native(), id);
   forget_payloads();
+  for (body const& each : bodies) registry.drop_body(each.graph);
   bodies.clear();
   return native_.release();
 }

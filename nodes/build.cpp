@@ -121,6 +121,7 @@ conditional_node graph_builder_ref::add(conditional_kind const& kind, source_loc
     for (unsigned i = 0; i < kind.bodies; ++i) {
       cudaGraph_t const body = params.conditional.phGraph_out[i];
       core.bodies.push_back({made.get(), body, ++core.bodies_made, kind.tested.get()});
+      graph_registry::global().add_body(body);
       bodies.push_back(body_graph(core_.lock(), body, core.bodies_made));
     }
     return {made, std::move(bodies)};

@@ -186,10 +186,12 @@ std::string slot_pool::state::describe(size_class const& first, std::size_t hold
   std::vector<holder> all = owner.holders();
   std::stable_partition(all.begin(), all.end(),
                         [&](auto const& each) { return each.label == first.label; });
-  all.resize(std::min(all.size(), holders_max));
+  std::size_t const more = all.size() - std::min(all.size(), holders_max);
+  all.resize(all.size() - more);
   for (holder const& each : all) {
     text += "\n  " + (is_scratch ? "\"" + each.label + "\": " : "") + escrow::describe(each);
   }
+  if (more != 0) text += "\n  and " + std::to_string(more) + " more: see describe()";
   return text;
 }
 

@@ -5,7 +5,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
+#include <new>
 #include <optional>
+#include <string>
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
@@ -49,7 +52,12 @@ memory_source memory_source::pinned_host() {
   return {cudaMallocHost, cudaFreeHost, "cudaMallocHost", true};
 }
 
-memory_source memory_source::from(cudaMemPool_t pool) {
+memory_source memory_source::from(cudaMemPool_t pool, source_location where) {
+  if (pool == nullptr) {
+    throw usage_error(usage_error("memory_source::from", "`pool` is null",
+                                  "pass a pool; for memory of the device use device()"),
+                      where);
+  }
   return {[pool](void** address, std::size_t bytes) {
             return device_store::global().allocate(address, bytes, pool);
           },
@@ -65,8 +73,19 @@ cudaError_t allocate_patiently(memory_source const& source, void** address, std:
   while (true) {
     deleter_core const* const others = deleter_core::global_or_null();
     std::uint64_t const before = others != nullptr ? others->reclaimed() : 0;
+    std::exception_ptr thrown;  // by a source of the caller's
     // Out of memory is no surprise.
-    cudaError_t const status = call_aside([&] { return source.allocate(address, bytes); });
+    cudaError_t const status = call_aside([&] {
+      try {
+        return source.allocate(address, bytes);
+      } catch (std::bad_alloc const&) {
+        return cudaErrorMemoryAllocation;
+      } catch (...) {
+        thrown = std::current_exception();
+        return cudaErrorUnknown;
+      }
+    });
+    if (thrown != nullptr) std::rethrow_exception(thrown);
     if (status != cudaErrorMemoryAllocation || others == nullptr) return status;
     if (memory_scope::now().is_of_pool) return status;
     if (!wait) wait.emplace();
@@ -90,7 +109,9 @@ device_block::device_block(std::size_t bytes, memory_source const& source, sourc
   }
   relaxed_capture_scope const relaxed(where);
   cudaError_t const status = allocate_patiently(source, &data_, bytes);
-  if (status != cudaSuccess) throw cuda_error(status, source.name, where);
+  if (status != cudaSuccess) {
+    throw cuda_error(status, source.name, where, "for " + std::to_string(bytes) + " bytes");
+  }
   if (data_ == nullptr && bytes != 0) {
     throw cuda_error(cudaErrorMemoryAllocation, source.name, where,
                      "it returned success and a null address");
@@ -99,8 +120,16 @@ device_block::device_block(std::size_t bytes, memory_source const& source, sourc
 
 device_block::~device_block() {
   if (data_ == nullptr || !free_) return;
-  if (retry_cleanup_relaxed([this] { return free_(data_); }) == cudaSuccess) return;
-  device_store::global().free_later(data_);
+  auto const free = [this]() noexcept {
+    cudaError_t status = cudaErrorUnknown;
+    detail::call_nothrow("the `free` of a memory_source", [&] { status = free_(data_); });
+    return status;
+  };
+  cudaError_t const status = retry_cleanup_relaxed(free);
+  if (status == cudaSuccess || device_store::global().free_later(data_)) return;
+  if (deleter_core* const told = deleter_core::global_or_null()) {
+    told->report(status, "`free` of a memory_source");
+  }
 }
 
 }  // namespace escrow::inline v0_2

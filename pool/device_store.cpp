@@ -178,10 +178,12 @@ cudaError_t device_store::free(void* address) noexcept {
   return status;
 }
 
-void device_store::free_later(void* address) noexcept {
+bool device_store::free_later(void* address) noexcept {
   std::lock_guard const lock(mutex_);
   auto const found = blocks_.find(address);
-  if (found != blocks_.end()) found->second.is_late = true;
+  if (found == blocks_.end()) return false;
+  found->second.is_late = true;
+  return true;
 }
 
 void* device_store::take_late(store_place const& in) noexcept {

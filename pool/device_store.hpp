@@ -63,10 +63,10 @@ class ESCROW_LOCAL device_store {
   // be in use: outside of what the deleter reclaims and of a memory_scope that says more.
   cudaError_t free(void* address) noexcept;
   // For memory that free() could not free, and that nobody will free again: frees it after the next
-  // wait for its device.
-  void free_later(void* address) noexcept;
+  // wait for its device. False: it is memory of another source.
+  bool free_later(void* address) noexcept;
   void end(void* address) noexcept {
-    if (free(address) != cudaSuccess) free_later(address);
+    if (free(address) != cudaSuccess) static_cast<void>(free_later(address));
   }
   // Gives back to the device what is unused, and the pool if nothing is used. Returns the bytes.
   // Throws cuda_error.

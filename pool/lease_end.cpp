@@ -252,7 +252,7 @@ void slot_pool::lease_end::release_after_failure(state& in, claimed_slot& lease,
                                                  bool is_told) noexcept {
   capture_info capture;
   try {
-    if (lease.uncovered_by != nullptr) in.require_stream("lease::~lease", lease.on);
+    if (lease.capture_id == 0) in.require_stream("lease::~lease", lease.on);
     device_scope const device(in.options.device);
     if (!is_other_thread(lease.on)) {
       static_cast<void>(succeeded(query_recordable(lease.on.handle, capture)));

@@ -73,7 +73,9 @@ std::string slot_pool::claim_search::remedies() {
   if (is_any_held) {
     all.emplace_back("release earlier");
     if (!is_out_of_memory) {
-      all.push_back("allow a wait with " + of_value("host_wait_max", in.options.host_wait_max));
+      bool const waited = in.options.host_wait_max.count() > 0;
+      all.push_back((waited ? "allow a longer wait with " : "allow a wait with ") +
+                    of_value("host_wait_max", in.options.host_wait_max));
     }
   }
   if (is_out_of_memory) all.emplace_back("claim less");

@@ -30,7 +30,6 @@ claimed_slot slot_pool::state::claim_uncovered(claimer_stream const& by, stream_
 }
 
 bool slot_pool::state::release_uncovered(claimed_slot& lease) {
-  require_stream("lease::release", lease.on);
   slot& used = *lease.what;
   size_class& of = used.of_;
   // Work on other streams, or a graph, needs an event or the graph's release.
@@ -81,8 +80,9 @@ void slot_pool::state::refuse_destroyed(char const* call, stream_use const& on) 
                         : status != cudaErrorInvalidResourceHandle) {
     return;
   }
-  throw usage_error(call, "the stream of a claimer of \"" + options.label + "\" was destroyed",
-                    "destroy the claimer and its leases before the stream");
+  throw usage_error(call,
+                    "the stream of a lease or a claimer of \"" + options.label + "\" was destroyed",
+                    "release the leases, and destroy the claimers, before their stream");
 }
 
 void slot_pool::state::cover_lasting(size_class& of) noexcept {

@@ -6,23 +6,36 @@
 #include <escrow/sim/faults.hpp>
 #include <escrow/sim/recording.hpp>
 
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace escrow::sim {
 
+namespace {
+void require_failure(char const* call, std::uint64_t nth, cudaError_t error) {
+  std::string const name = std::string("escrow::sim::") + call;
+  if (nth == 0) throw std::invalid_argument(name + ": 1 is the next call, not 0");
+  if (error == cudaSuccess) throw std::invalid_argument(name + ": cudaSuccess fails nothing");
+}
+}  // namespace
+
 void fail_nth(std::uint64_t n, cudaError_t error) {
+  require_failure("fail_nth", n, error);
   auto& s = model::the();
   std::lock_guard lock(s.mutex);
   s.faults_by_number[s.injectable_calls + n] = error;
 }
 
 void fail_nth_here(std::uint64_t n, cudaError_t error) {
+  require_failure("fail_nth_here", n, error);
   auto& s = model::the();
   std::lock_guard lock(s.mutex);
   s.faults_by_thread[model::this_thread().number] = {n, error};
 }
 
 void fail_call(std::string_view api, cudaError_t error, std::uint64_t nth, std::uint64_t times) {
+  require_failure("fail_call", nth, error);
   auto& s = model::the();
   std::lock_guard lock(s.mutex);
   s.faults_by_name[std::string(api)].push_back({error, nth - 1, times});
@@ -30,6 +43,7 @@ void fail_call(std::string_view api, cudaError_t error, std::uint64_t nth, std::
 
 void fail_call_here(std::string_view api, cudaError_t error, std::uint64_t nth,
                     std::uint64_t times) {
+  require_failure("fail_call_here", nth, error);
   auto& s = model::the();
   std::lock_guard lock(s.mutex);
   auto const caller = model::this_thread().number;

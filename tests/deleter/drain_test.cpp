@@ -115,6 +115,24 @@ TEST_P(Drain, StopForReturnsFalseWhileAKernelRunsOrAGraphHoldsAnOwner) {
   its.drain();
 }
 
+class DrainInACallback : public world {};
+
+TEST_F(DrainInACallback, WithoutALimitIsRefused) {
+  std::string text;
+  auto in_callback = [&] {
+    text = message_of<usage_error>([&] { worker->drain(); });
+    text += message_of<usage_error>([&] { worker->stop(); });
+    static_cast<void>(worker->drain_for(std::chrono::milliseconds(0)));
+  };
+  auto const call = [](void* what) { (*static_cast<decltype(in_callback)*>(what))(); };
+  must(cudaLaunchHostFunc(one, call, &in_callback));
+  sync(one);
+  for (std::string const part :
+       {"deleter::drain: called in a CUDA callback", "deleter::stop: called"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+}
+
 class DrainBesideRetire : public world {
  protected:
   fate_ptr later = make_fate();

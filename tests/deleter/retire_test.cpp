@@ -89,9 +89,7 @@ TEST_F(Retire, DestroysOwnersOfAnySizeAndAlignmentOnce) {
   worker->retire(padded<100'000>(next()));
   worker->retire(tiny_graph().get(), padded<100'000>(next()));
   worker->retire(one, padded<1, 256>(next()));
-  worker->retire(one, [buffer = std::make_unique<probe>(next()), text = std::string(100, 'x')] {
-    return buffer->is_owner() && !text.empty();
-  });
+  worker->retire(one, std::pair(std::make_unique<probe>(next()), std::string(100, 'x')));
   worker->drain();
   for (auto const& fate : fates) EXPECT_EQ(fate->times(), 1);
 }

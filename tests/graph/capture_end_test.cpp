@@ -3,6 +3,8 @@
 #include <escrow/graph.hpp>
 #include <memory>
 
+#include <escrow/nodes.hpp>
+
 #include "world.hpp"
 
 namespace escrow::test {
@@ -35,6 +37,25 @@ TEST_F(CaptureEnd, ACaptureThatAPlainCallBegan) {
   cudaGraph_t same = nullptr;
   must(cudaStreamEndCapture(one, &same));
   EXPECT_EQ(same, made.get());
+}
+
+TEST_F(CaptureEnd, ACaptureIntoABodyMakesNoGraph) {
+  graph made;
+  body_graph const body = build(made).add(if_node(build(made).make_condition(1))).body();
+  must(cudaStreamBeginCaptureToGraph(one, body.get(), nullptr, nullptr, 0,
+                                     cudaStreamCaptureModeRelaxed));
+  must(launch_tiny(one));
+  expect_error<usage_error>([&] { return end_capture(one); },
+                            {"end_capture", "goes into an escrow::graph, which has it already"});
+  cudaGraph_t into = nullptr;
+  must(cudaStreamEndCapture(one, &into));
+  EXPECT_EQ(into, body.get());
+  for (cudaGraph_t const taken : {made.get(), body.get()}) {
+    expect_error<usage_error>(
+        [&] { graph{taken}; },
+        {"graph: `native` is the graph, or a body, of another escrow::graph"});
+  }
+  EXPECT_EQ(node_count(body.get()), 1U);
 }
 
 // Another capture of the stream is not the scope's: it goes on.

@@ -107,6 +107,21 @@ TEST_F(DestroyedStream, IsRefusedByClaimsAndReleases) {
   EXPECT_EQ(errors->size(), 2U) << errors->all();
 }
 
+TEST_F(DestroyedStream, IsRefusedByReleasesOfOtherLeases) {
+  lost = 1;
+  {
+    block_pool pool = make_pool(checking());
+    block_lease held = pool.claim(stream);
+    destroy();
+    expect_error<usage_error>(
+        [&] { held.release(); },
+        {"lease::release", "the stream of a lease or a claimer of \"blocks\" was destroyed"});
+    EXPECT_TRUE(held);
+  }
+  EXPECT_EQ(worker->stats().leaked, 1U);
+  EXPECT_EQ(errors->size(), 1U) << errors->all();
+}
+
 TEST_F(DestroyedStream, LeaksWithAReportWhatIsKeptForIt) {
   lost = 2;
   for (bool const is_lasting : {false, true}) {  // or a claimer's

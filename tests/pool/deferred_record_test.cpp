@@ -258,7 +258,7 @@ TEST_F(LeaseOnTheWorker, MakesNoCallThatIsGivenAStream) {
     held.record_stream(three);
     worker->retire(on, std::move(held));
     auto shared = std::make_shared<block_lease>(pool.claim(two));
-    worker->retire(on, [shared] {});
+    worker->retire(on, std::tuple(shared));
     claimer<block> of_two = pool.on(two);
     of_two.claim().release();
     worker->retire(on, std::move(of_two));

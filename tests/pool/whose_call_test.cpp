@@ -86,6 +86,19 @@ TEST_F(WhoseCall, IsTheCallersWhereOneOfOursMakesAnother) {
                                  .free = cudaFree};
   expect_error<cuda_error>([&] { device_block(4, gives_null); },
                            {"cudaErrorMemoryAllocation", "success and a null address"});
+  memory_source const throws{
+      .allocate = [](void**, std::size_t) -> cudaError_t { throw std::domain_error("mine broke"); },
+      .free = cudaFree};
+  scratch_pool throwing(options(1), {.source = throws});
+  EXPECT_THROW(static_cast<void>(throwing.claim(one, 4)), std::domain_error);
+  memory_source const has_none{
+      .allocate = [](void**, std::size_t) -> cudaError_t { throw std::bad_alloc(); },
+      .free = cudaFree};
+  expect_error<cuda_error>([&] { device_block(4, has_none); },
+                           {"cudaErrorMemoryAllocation", "for 4 bytes"});
+  expect_refused({{"memory_source::from: ", {"`pool` is null", "use device()"}, [] {
+                     return memory_source::from(nullptr);
+                   }}});
   allocator.deallocate(one, memory);
   test::capture const open{two, cudaStreamCaptureModeGlobal};
   invalidate(two);

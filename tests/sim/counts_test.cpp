@@ -206,6 +206,14 @@ TEST_F(Injection, ANamedCallFailsFromItsNthTimeOnAsOftenAsAskedAndOnThisThreadIf
   EXPECT_EQ(record(), cudaSuccess);
 }
 
+TEST_F(Injection, OfNothingIsRefused) {
+  EXPECT_THROW(sim::fail_nth(0, cudaErrorUnknown), std::invalid_argument);
+  EXPECT_THROW(sim::fail_nth_here(1, cudaSuccess), std::invalid_argument);
+  EXPECT_THROW(sim::fail_call("cudaMalloc", cudaErrorUnknown, 0), std::invalid_argument);
+  EXPECT_THROW(sim::fail_call_here("cudaMalloc", cudaSuccess), std::invalid_argument);
+  EXPECT_EQ(sim::faults_pending(), 0U);
+}
+
 TEST_F(Injection, ClearedFaultsDoNotHappenAndLastErrorAndNamesNeverFailAndDoNotCount) {
   sim::fail_nth(1, cudaErrorUnknown);
   sim::fail_call("cudaGetDevice", cudaErrorUnknown);

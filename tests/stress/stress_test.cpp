@@ -44,7 +44,7 @@ class retiring_actor : public actor {
     work const its = launched(on);
     must(cudaEventRecord(*event, on));
     cudaEvent_t const ready = *event;
-    arena_.worker.retire_after(ready, [kept = std::move(event), last = owner(arena_, its)] {});
+    arena_.worker.retire_after(ready, std::pair(std::move(event), owner(arena_, its)));
   }
 
   // The graph is instantiated up to twice, and each exec launched up to three times; they end in

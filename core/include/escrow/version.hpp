@@ -16,6 +16,12 @@
 // program, an adapter, or a template in a header, refers to; ESCROW_LOCAL hides a function, or a
 // class that is nested in an exported one.
 #define ESCROW_API [[gnu::visibility("default")]]
+// What is returned must not outlive the object: clang warns where it does.
+#ifdef __clang__
+#define ESCROW_OF_THIS [[clang::lifetimebound]]
+#else
+#define ESCROW_OF_THIS
+#endif
 #ifndef ESCROW_LOCAL  // a tool that shows functions by name may define it as nothing
 #define ESCROW_LOCAL [[gnu::visibility("hidden")]]
 #endif

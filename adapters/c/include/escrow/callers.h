@@ -16,6 +16,7 @@
 #define escrow_pool_claim_for_host(...) ESCROW_HERE(escrow_pool_claim_for_host(__VA_ARGS__))
 #define escrow_pool_claim_kept(...) ESCROW_HERE(escrow_pool_claim_kept(__VA_ARGS__))
 #define escrow_exec_launch(...) ESCROW_HERE(escrow_exec_launch(__VA_ARGS__))
+#define escrow_exec_launch_many(...) ESCROW_HERE(escrow_exec_launch_many(__VA_ARGS__))
 #define escrow_hoisted_launch(...) ESCROW_HERE(escrow_hoisted_launch(__VA_ARGS__))
 #define escrow_group_run(...) ESCROW_HERE(escrow_group_run(__VA_ARGS__))
 

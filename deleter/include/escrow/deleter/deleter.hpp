@@ -163,8 +163,8 @@ class ESCROW_API deleter {
 
   // Returns when everything retired before the call and not held by a graph has been reclaimed, or
   // when the process exits, which ends all reclaiming. Waits without limit, also for the GPU: see
-  // drain_for(). Any thread but the worker, which gets usage_error. Throws std::bad_alloc, and
-  // without a worker cuda_error.
+  // drain_for(). The worker and CUDA's callbacks, which would wait for themselves, get usage_error.
+  // Throws std::bad_alloc, and without a worker cuda_error.
   void drain(source_location where = source_location::current());
   // The same, for at most `timeout`; true if all of it has been reclaimed.
   [[nodiscard]] bool drain_for(std::chrono::nanoseconds timeout,

@@ -34,6 +34,9 @@ constexpr void require_owner() {
   static_assert(std::is_trivially_destructible_v<owner> || std::constructible_from<owner, Argument>,
                 "the owner cannot be copied: std::move it into the call");
   static_assert(std::is_nothrow_destructible_v<owner>, "the owner's destructor must not throw");
+  static_assert(!std::invocable<owner&>,
+                "the owner is destroyed, and not called: pass an object whose destructor frees, "
+                "e.g. a std::unique_ptr with a deleter of your own");
 }
 
 template <class Argument>

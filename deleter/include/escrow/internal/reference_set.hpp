@@ -204,6 +204,11 @@ class graph_registry {
   ~graph_registry() = default;
   [[nodiscard]] static graph_registry& global() noexcept;
 
+  // A body of a conditional node of an owned graph, until drop_body(). Without memory it is not
+  // known.
+  void add_body(cudaGraph_t body) noexcept;
+  void drop_body(cudaGraph_t body) noexcept;
+  [[nodiscard]] bool is_body(cudaGraph_t graph) const noexcept;
   // The graph is owned from now on, until disown() or forget(). `id` 0: not known; then no entry
   // of a plain graph may have this handle.
   void own(cudaGraph_t graph, std::uint64_t id);
@@ -381,6 +386,7 @@ class graph_registry {
 
   mutable std::mutex mutex_;  // guards everything here, and the registry's fields of each set
   entries entries_;
+  std::unordered_set<cudaGraph_t> bodies_;   // of conditional nodes that were added by hand
   std::unordered_set<reference_set*> sets_;  // all
   lease_log::room spare_leases_;             // memory of logs that have ended
 };

@@ -70,7 +70,8 @@ struct ESCROW_API memory_source {
   // frees in `pool` by others. Freed memory goes back to `pool`, which keeps it up to its release
   // threshold. `pool` must be of the blocks' device and outlive them. Source:
   // cudaMallocFromPoolAsync, cudaFreeAsync.
-  [[nodiscard]] static memory_source from(cudaMemPool_t pool);
+  [[nodiscard]] static memory_source from(cudaMemPool_t pool,
+                                          source_location where = source_location::current());
 };
 
 // Owns memory of the device that is current at construction, or of another source.
@@ -158,7 +159,7 @@ class device_buffer {
                          source_location where = source_location::current())
       : block_(detail::bytes_of<T>("device_buffer", count, where), source, where) {}
 
-  [[nodiscard]] T* data() const noexcept { return static_cast<T*>(block_.data()); }
+  [[nodiscard]] T* data() const noexcept ESCROW_OF_THIS { return static_cast<T*>(block_.data()); }
   [[nodiscard]] std::size_t size() const noexcept { return block_.size() / sizeof(T); }  // elements
   [[nodiscard]] std::size_t bytes() const noexcept { return block_.size(); }
 

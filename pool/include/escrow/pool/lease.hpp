@@ -58,13 +58,13 @@ class lease {
   }
 
   // The resource. Throws usage_error if the lease is empty.
-  [[nodiscard]] T& get(source_location where = source_location::current()) const {
+  [[nodiscard]] T& get(source_location where = source_location::current()) const ESCROW_OF_THIS {
     static_cast<void>(slot_pool::require_slot("lease::get", claimed_, where));
     claimed_.resource->note_access(claimed_.on.id);
     return static_cast<resource_of<T>&>(*claimed_.resource).value;
   }
-  [[nodiscard]] T& operator*() const { return get(source_location()); }
-  [[nodiscard]] T* operator->() const { return &get(source_location()); }
+  [[nodiscard]] T& operator*() const ESCROW_OF_THIS { return get(source_location()); }
+  [[nodiscard]] T* operator->() const ESCROW_OF_THIS { return &get(source_location()); }
   // Of memory: its first byte, as get().data().
   [[nodiscard]] void* data(source_location where = source_location::current())
       const requires std::same_as<T, device_block> {

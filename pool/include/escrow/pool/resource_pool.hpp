@@ -74,9 +74,9 @@ struct pool_options {
   // graph_exec have ended: no call can find that out. A pool that ends without it leaks and counts
   // these slots (deleter_stats::leaked), since execs may live, and reports a usage_error.
   bool held_until_closed = false;
-  // For debugging: claims and releases of claimers throw usage_error if their stream was destroyed
-  // and another one has its handle, which they would use otherwise. If none has, CUDA crashes in
-  // any call with the handle (measured, driver 580); the simulated runtime reports both.
+  // For debugging: releases of leases, and claims of claimers, throw usage_error if their stream
+  // was destroyed and another one has its handle, which they would use otherwise. If none has, CUDA
+  // crashes in any call with the handle (measured, driver 580); the simulated runtime reports both.
   bool check_streams = false;
 };
 

@@ -68,7 +68,7 @@ class buffer_lease : public lease<device_block> {
       : lease<device_block>(std::move(memory)), size_(count) {}
 
   // Throws usage_error if the lease is empty.
-  [[nodiscard]] T* data(source_location where = source_location::current()) const {
+  [[nodiscard]] T* data(source_location where = source_location::current()) const ESCROW_OF_THIS {
     return static_cast<T*>(get(where).data());
   }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }  // as claimed
