@@ -50,6 +50,17 @@ class CommittedTest(unittest.TestCase):
         for name, value in missed.items():
             self.assertRegex(section, rf"(?<![\d.]){re.escape(value)}(?![\d])", name)
 
+    def test_readme(self):
+        """Its times and ratios are those of the page, perhaps with fewer digits."""
+        number = re.compile(r"(?<![\w.-])\d+\.\d+(?!\w|\.\d)")
+        known = [float(each) for each in number.findall((BENCH.parent / "docs/performance.md").read_text())]
+        found = [each for line in (BENCH.parent / "README.md").read_text().splitlines()
+                 if re.search(r"\bus\b|of the time|allocator|host time", line) for each in number.findall(line)]
+        self.assertGreater(len(found), 14)
+        for each in found:
+            digits = len(each.split(".")[1])
+            self.assertIn(float(each), [round(value, digits) for value in known])
+
     def test_plots(self):
         for file, svg in report.plots(self.measured).items():
             self.assertEqual((COMMITTED / file).read_text(), svg, file)
