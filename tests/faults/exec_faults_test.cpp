@@ -225,7 +225,9 @@ void add_audits(rows& add) {
     in.parent->add_child(*in.copy);
   };
   step const stale = [](auto& in) {
-    auto* const freed = device_buffer<int>(64).data();
+    std::optional<device_buffer<int>> buffer(64);
+    auto* const freed = buffer->data();
+    buffer.reset();
     in.parent.emplace();
     add_kernel(in.parent->get(), add_call(freed, 1));
   };

@@ -176,7 +176,9 @@ TEST_F(Audit, FindsMemoryThatIsFreed) {
   std::optional<device_buffer<int>> buffer(std::in_place, values);
   std::optional<scratch_pool> pool(std::in_place, options(2),
                                    scratch_policy{.source = memory_source::cuda_malloc()});
-  int* const of_pool = pool->claim<int>(one, values).data();
+  auto released = pool->claim<int>(one, values);
+  int* const of_pool = released.data();
+  released.release();
   int* const of_buffer = buffer->data();
   graph const uses = captured_use(of_buffer);
   graph const uses_pool = captured_use(of_pool);
