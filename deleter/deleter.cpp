@@ -191,10 +191,14 @@ void deleter::finish_after_stream(retired_object& object, retirement const& begu
 }
 
 namespace {
-// Where a wait without limit would not end: the callback's stream waits for it.
+// Where a wait without limit would not end: the callback's stream waits for it. Asked on this
+// thread, whose answer it is.
 void refuse_in_callback(char const* call, source_location where) {
   int device = 0;
-  if (call_aside([&] { return cudaGetDevice(&device); }) != cudaErrorNotPermitted) return;
+  cudaError_t const status = cudaGetDevice(&device);
+  if (status == cudaSuccess) return;
+  detail::clear_last_error(status);
+  if (status != cudaErrorNotPermitted) return;
   throw usage_error(usage_error(call, "called in a CUDA callback, whose stream waits for it",
                                 "call it outside of callbacks, or drain_for()"),
                     where);

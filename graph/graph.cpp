@@ -252,8 +252,7 @@ std::string_view advice_for_end(cudaError_t status) noexcept {
   switch (status) {
     case cudaErrorStreamCaptureInvalidated:
       return "a call that a capture does not allow has invalidated it: leave that out; on the "
-             "simulated "
-             "runtime sim::last_invalidation() names it";
+             "simulated runtime sim::last_invalidation() names it";
     case cudaErrorStreamCaptureUnjoined:
       return "another stream was forked into it: make `stream` wait for that one";
     case cudaErrorStreamCaptureWrongThread:
@@ -307,14 +306,13 @@ graph capture_scope::end(source_location where) {
 }
 
 graph capture_scope::end_as(char const* call, source_location where) {
-  bool const is_of_function = std::string_view(call) == "capture";
   return detail::called_at(call, where, [&] {
     if (!is_open_) throw usage_error(call, "the capture was ended before", "end it once");
     graph_registry::global().end_capture(captured_.id, captured_.graph);
     if (is_ended_elsewhere()) {
       is_open_ = false;
       throw usage_error(call, "another call, such as cudaStreamEndCapture(), ended the capture",
-                        is_of_function ? "do not end it in the function" : "end it by end() alone");
+                        "leave that call out");
     }
     cudaGraph_t captured = nullptr;
     cudaError_t const status = end_capture(stream_, captured);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who ends a capture: a capture_scope once, end_capture() for a plain call, or a plain call.
 #include <escrow/graph.hpp>
-#include <memory>
-
 #include <escrow/nodes.hpp>
+#include <memory>
 
 #include "world.hpp"
 

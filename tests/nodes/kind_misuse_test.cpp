@@ -78,6 +78,7 @@ TEST_F(KindMisuse, AnArgumentThatWasMovedFromIsRefused) {
   expect_refused([&] { launch(one, add, {}, std::move(from), 1); }, "launch", problem);
   expect_refused([&] { launch(one, kernel(add), {}, std::move(from), 1); }, "launch", problem);
   // NOLINTEND(bugprone-use-after-move)
+  static_cast<void>(kernel_node(add, {}, device_buffer<int>(0), 1));  // has no address
 }
 
 TEST_F(KindMisuse, WhatIsLargerThanItsMemoryIsRefused) {

@@ -55,9 +55,9 @@ void c_go(void);
 #define EXPECT_STATUS(status, call) c_expect_status((call), status, #call, __FILE__, __LINE__)
 #define EXPECT_CUDA(call) c_expect((call) == cudaSuccess, #call, __FILE__, __LINE__)
 // Null was passed where it may not be; for files that include string.h.
-#define REFUSED(call)                                                             \
-  do {                                                                            \
-    EXPECT_STATUS(ESCROW_USAGE_ERROR, call);                                      \
+#define REFUSED(call)                                                                           \
+  do {                                                                                          \
+    EXPECT_STATUS(ESCROW_USAGE_ERROR, call);                                                    \
     EXPECT(strstr(escrow_last_error(), "` is null; pass an address that is not null") != NULL); \
   } while (0)
 #define CASE(name) \

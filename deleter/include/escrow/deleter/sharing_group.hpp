@@ -96,8 +96,8 @@ class ESCROW_API sharing_group {
   sharing_group& operator=(sharing_group const&) noexcept;
   ~sharing_group();
 
-  // Runs `call(stream)`, or `call()`, which enqueues work on it and returns nothing or a
-  // cudaError_t, which is checked, as one more launch of the group: after the last
+  // Runs `call(stream)`, or `call()`, as one more launch of the group. `call` enqueues work on
+  // `stream`; a cudaError_t that it returns is checked. The launch is behind the last
   // one, and before the next. What `call` claims there from pools of the group, on this thread and
   // for `stream`, lies in the group's arena, as if a graph had claimed it; claim_kept(),
   // claim_for_host() and claimers do not. Release it in `call`: work on other streams must be told

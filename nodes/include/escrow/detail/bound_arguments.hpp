@@ -110,9 +110,9 @@ void require_there(char const* call, T const& argument) {
       throw usage_error(call, "an argument is an empty lease: it was released or moved from",
                         "claim again");
     }
-  } else if constexpr (sized_argument<T>) {
-    if (kernel_argument_traits<std::remove_const_t<T>>::device_value(argument) == nullptr) {
-      throw usage_error(call, "an argument has no memory: it was moved from, or has 0 bytes",
+  } else if constexpr (sized_argument<T> && requires { static_cast<bool>(argument); }) {
+    if (!argument) {
+      throw usage_error(call, "an argument has no memory: it was moved from",
                         "use the one that it was moved to");
     }
   }

@@ -88,7 +88,7 @@ class ESCROW_API device_block {
   device_block(device_block&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),
         bytes_(std::exchange(other.bytes_, 0)),
-        free_(std::move(other.free_)) {}
+        free_(std::exchange(other.free_, nullptr)) {}
   device_block& operator=(device_block&& other) noexcept {
     device_block taken(std::move(other));
     std::swap(data_, taken.data_);
@@ -102,6 +102,8 @@ class ESCROW_API device_block {
   [[nodiscard]] void* data() const noexcept { return data_; }
   // The size in bytes, at least what was requested.
   [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
+  // False once moved from; true also of 0 bytes, which have no address.
+  [[nodiscard]] explicit operator bool() const noexcept { return data_ != nullptr || free_; }
 
  private:
   friend class scratch_pool;
@@ -162,6 +164,8 @@ class device_buffer {
   [[nodiscard]] T* data() const noexcept ESCROW_OF_THIS { return static_cast<T*>(block_.data()); }
   [[nodiscard]] std::size_t size() const noexcept { return block_.size() / sizeof(T); }  // elements
   [[nodiscard]] std::size_t bytes() const noexcept { return block_.size(); }
+  // False once moved from.
+  [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(block_); }
 
  private:
   device_block block_;
