@@ -6,6 +6,7 @@
 #include <array>
 #include <mutex>
 #include <new>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,15 +20,33 @@
 
 namespace escrow::inline v0_2 {
 
+namespace {
+
+void require_event(cudaEvent_t event, char const* call, source_location where) {
+  if (event != nullptr) return;
+  throw usage_error(usage_error(call, "the event is null",
+                                "use one that was made: escrow::event, or cudaEventCreate"),
+                    where);
+}
+
+}  // namespace
+
 void event_ref::record(stream_ref stream, source_location where) const {
-  check(cudaEventRecord(event_, stream.get()), "cudaEventRecord", where);
+  require_event(event_, "event_ref::record", where);
+  cudaError_t const status = cudaEventRecord(event_, stream.get());
+  bool const is_unknown = status == cudaErrorInvalidResourceHandle;
+  check(status, "cudaEventRecord", where,
+        is_unknown ? "the event is of another device than the stream, or one of them was destroyed"
+                   : std::string_view());
 }
 
 void event_ref::wait(stream_ref stream, source_location where) const {
+  require_event(event_, "event_ref::wait", where);
   check(cudaStreamWaitEvent(stream.get(), event_, 0), "cudaStreamWaitEvent", where);
 }
 
 bool event_ref::is_done(source_location where) const {
+  require_event(event_, "event_ref::is_done", where);
   cudaError_t const status = cudaEventQuery(event_);
   if (status == cudaErrorNotReady) return false;  // not an error: see succeeded()
   check(status, "cudaEventQuery", where);
@@ -35,6 +54,7 @@ bool event_ref::is_done(source_location where) const {
 }
 
 void event_ref::sync(source_location where) const {
+  require_event(event_, "event_ref::sync", where);
   check(cudaEventSynchronize(event_), "cudaEventSynchronize", where);
 }
 

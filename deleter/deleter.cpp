@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -22,7 +23,23 @@
 
 namespace escrow::inline v0_2 {
 
+namespace {
+
+void require_times(deleter_options const& options) {
+  auto const require = [](std::chrono::microseconds time, char const* problem) {
+    if (time >= std::chrono::microseconds{0}) return;
+    throw usage_error("deleter_options", problem, "give zero or more");
+  };
+  require(options.poll_interval_min, "`poll_interval_min` is negative");
+  require(options.poll_interval_max, "`poll_interval_max` is negative");
+  require(options.linger, "`linger` is negative");
+}
+
+}  // namespace
+
 deleter_core* deleter::make_core(deleter_options options) {
+  require_times(options);
+  options.poll_interval_min = std::min(options.poll_interval_min, options.poll_interval_max);
   auto core = std::make_unique<deleter_core>(std::move(options));
   if (core->options_.own_worker) core->start_worker();
   core->add_use();

@@ -15,7 +15,7 @@ namespace escrow::inline v0_2 {
 std::shared_ptr<group_lease> graph_registry::note_lease(
     std::uint64_t id, cudaGraph_t graph, std::shared_ptr<lease_origin const> const& origin,
     source_location where, covered_place place, std::span<cudaGraphNode_t const> claimed_after,
-    lease_log::room spare) {
+    lease_log::room& spare) {
   std::lock_guard const lock(mutex_);
   auto const found = entries_.find(graph);
   if (found == entries_.end() || !is_it(found->second, id)) return nullptr;  // it was destroyed

@@ -121,9 +121,9 @@ void refuse_overwriting(char const* call, std::set<cudaGraph_t> const& part, cud
                         std::span<cudaGraphNode_t const> after) {
   lease_spans covered;
   for (cudaGraph_t const each : part) add_leases(covered, each);
-  // Most often none lives, and nothing can be overwritten. Relaxed: the caller's own are seen.
+  // Most often none lives, and nothing can be overwritten. The caller's own are seen.
   auto const may_live = [](lease_span const& each) {
-    return each.lease->origin->counts->living.load(std::memory_order_relaxed) != 0;
+    return each.lease->origin->counts->is_any_living();
   };
   if (std::ranges::none_of(covered, may_live)) return;
   identify(call, in);

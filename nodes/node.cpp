@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nodes: read, changed and destroyed, in a graph or in an exec.
+#include <string_view>
 #include <utility>
 
 #include "escrow/detail/cuda12.hpp"
@@ -84,8 +85,12 @@ node const& node::after(node const& other, source_location where) const {
     if (other.after_ == after_) {
       throw usage_error(call, "`other` is the node itself", "pass a node that runs before it");
     }
-    check(cudaGraphAddDependencies(in_, &other.after_, &after_, nullptr, 1),
-          "cudaGraphAddDependencies");
+    cudaError_t const status = cudaGraphAddDependencies(in_, &other.after_, &after_, nullptr, 1);
+    bool const is_refused = status == cudaErrorInvalidValue;
+    check(status, "cudaGraphAddDependencies", source_location::current(),
+          is_refused ? "the node waits for `other` already, or one of them was destroyed: see "
+                       "predecessors()"
+                     : std::string_view());
   });
   return *this;
 }

@@ -177,7 +177,11 @@ detail::owning_kind<detail::no_share> free_node(void* address, source_location w
 }
 
 conditional_kind switch_node(condition const& tested, unsigned bodies, source_location where) {
-  detail::require(bodies != 0, "switch_node", "`bodies` is 0", "give at least one", where);
+  bool const is_negative = bodies > static_cast<unsigned>(std::numeric_limits<int>::max());
+  detail::require(bodies != 0 && !is_negative, "switch_node",
+                  is_negative ? "`bodies` is a negative number that was converted to unsigned"
+                              : "`bodies` is 0",
+                  "give at least one", where);
   return {"switch_node", tested, cudaGraphCondTypeSwitch, bodies};
 }
 

@@ -54,7 +54,6 @@ struct arena_place {
   bool has_range = false;          // idle: no claim has used any of its memory since
   std::atomic<std::size_t> reach;  // the largest end that it ever had. Relaxed: a number
   std::list<arena_place>::iterator self = {};
-  graph_nodes spare = {};  // memory for the nodes of its next release; the lease's thread's
 };
 
 // What: the scratch of a group's graphs. No two of their launches overlap, so each graph lays out
@@ -105,8 +104,8 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
   [[nodiscard]] char* address_of(arena_place const& place) const noexcept {
     return range_.begin() + place.begin;
   }
-  // Ends the lease in its capture. Throws std::bad_alloc.
-  void release(arena_place& place, std::span<cudaGraphNode_t const> after, std::uint64_t edges);
+  // Ends the lease in its capture.
+  void release(arena_place& place, graph_nodes after, std::uint64_t edges) noexcept;
   // The lease ends elsewhere, unless it has ended.
   void keep(arena_place& place) noexcept;
   // The slot's holders are fewer; `is_its_graph`: its graph holds it no more, and no claim gets it.

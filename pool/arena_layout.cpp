@@ -175,14 +175,11 @@ void arena::put_back(layout& in, std::size_t begin, std::size_t end, claimed con
   }
 }
 
-void arena::release(arena_place& place, std::span<cudaGraphNode_t const> after,
-                    std::uint64_t edges) {
-  graph_nodes its = std::move(place.spare);
-  its.assign(after.begin(), after.end());
+void arena::release(arena_place& place, graph_nodes after, std::uint64_t edges) noexcept {
   std::lock_guard const lock(mutex_);
   layout& in = graphs_.at(place.graph);
   untake(place);
-  add_released(in, place.begin, place.end, std::move(its), edges, &place);
+  add_released(in, place.begin, place.end, std::move(after), edges, &place);
   place.its_state = arena_place::state::idle;
   in.idle.push_back(&place);
 }

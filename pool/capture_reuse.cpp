@@ -165,7 +165,8 @@ bool capture_reuse::end_lease_in(slot& held, capture_info const& capture,
   bool const may_be_reused = of != nullptr && held.reusable_in_ == id && is_ordered(held);
   if (held.place_ != nullptr) {
     arena& in = held.pool_.arena_of();
-    may_be_reused ? in.release(*held.place_, held.released_after_, edges) : in.keep(*held.place_);
+    may_be_reused ? in.release(*held.place_, std::move(held.released_after_), edges)
+                  : in.keep(*held.place_);
   } else if (may_be_reused && !held.is_exclusive_) {
     of->reusable.push_back(&held);
     ++of->offers;

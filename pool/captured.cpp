@@ -91,7 +91,7 @@ slot* slot_pool::claim_search::take_held(size_class* from, std::size_t bytes_mos
   return nullptr;
 }
 
-void slot_pool::claim_search::note_in_group(slot& taken, lease_log::room spare) {
+void slot_pool::claim_search::note_in_group(slot& taken, lease_log::room& spare) {
   covered_place covered;
   if (arena_place const* const its = taken.place_) {
     covered = {.begin = its->begin, .end = its->end};
@@ -105,9 +105,8 @@ void slot_pool::claim_search::note_in_group(slot& taken, lease_log::room spare) 
     covered.slot = taken.group_number_;
   }
   try {
-    taken.in_group_ =
-        graph_registry::global().note_lease(capture.id, capture.graph, in.of_leases, asked.where,
-                                            covered, frontier.all(), std::move(spare));
+    taken.in_group_ = graph_registry::global().note_lease(
+        capture.id, capture.graph, in.of_leases, asked.where, covered, frontier.all(), spare);
   } catch (...) {
     end_unused(taken);
     throw;

@@ -37,7 +37,7 @@ claimed_slot slot_pool::claim_search::run() {
     }
     if (found != nullptr) {
       if (capture.is_active() && in.options.group) {
-        note_in_group(*found, std::move(for_note));
+        note_in_group(*found, for_note);
       }
       return in.leased(*found, on, asked.where, capture_id);
     }

@@ -84,7 +84,7 @@ struct ESCROW_LOCAL slot_pool::claim_search {
   // If it throws, the slot is where it was.
   void give_to_graph(slot& taken, bool is_exclusive = false);
   // The graph gets a note of the lease; if it throws, the lease has ended.
-  void note_in_group(slot& taken, lease_log::room spare);
+  void note_in_group(slot& taken, lease_log::room& spare);
   void end_unused(slot& taken) noexcept;
 
   // arena_claims.cpp

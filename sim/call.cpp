@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <thread>
+#include <utility>
 
 namespace escrow::sim::model {
 namespace {
@@ -97,17 +98,25 @@ void api_call::make_context() {
   me.has_context = true;
 }
 
-void api_call::leave_sole_uses() {
+void api_call::note_user() {
+  if (s.last_user == me.number) return;
+  if (std::exchange(s.last_user, me.number) != 0) s.user_changed_at = s.calls;
+}
+
+void api_call::leave_sole_uses(bool are_others_there) {
   if (sole_uses.empty()) return;
-  std::this_thread::yield();  // time for whoever should not be here to come in
+  // Time for whoever should not be here to come in. On a busy machine it is milliseconds.
+  if (are_others_there) std::this_thread::yield();
   // relaxed: see enter().
   for (auto const& each : sole_uses) each->user.store(0, std::memory_order_relaxed);
 }
 
 cudaError_t api_call::finish(cudaError_t result, unsigned which) {
   if (result == cudaSuccess && (which & frees) != 0 && !s.exiting) result = fault();
+  constexpr std::uint64_t lately = 1000;
+  bool const are_others_there = s.user_changed_at != 0 && s.calls - s.user_changed_at < lately;
   lock.unlock();
-  leave_sole_uses();
+  leave_sole_uses(are_others_there);
   run_callbacks(reclaimed);
   // Not ready is an answer, not an error.
   bool const is_error = result != cudaSuccess && result != cudaErrorNotReady;

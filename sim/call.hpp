@@ -35,6 +35,8 @@ class api_call {
   cudaError_t finish(cudaError_t result, unsigned which);
   // The thread's device has a context from now on.
   void make_context();
+  // The call is with a stream or a graph.
+  void note_user();
 
   char const* name;
   state& s;
@@ -49,7 +51,7 @@ class api_call {
   // The fault that was ordered for this call; notes the call if calls are recorded.
   cudaError_t injected();
   cudaError_t ordered_fault();
-  void leave_sole_uses();
+  void leave_sole_uses(bool are_others_there);
   // By its number, or by its number on this thread; cudaSuccess if there is none.
   cudaError_t numbered_fault();
 };

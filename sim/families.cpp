@@ -8,6 +8,7 @@ namespace escrow::sim::model {
 namespace {
 
 void enter(api_call& c, std::shared_ptr<sole_use> const& entered) {
+  c.note_user();
   // relaxed: a call that the program ordered behind the other one reads 0; one that it did not
   // order is at the same time, even if the other has just returned.
   std::uint64_t const user = entered->user.load(std::memory_order_relaxed);

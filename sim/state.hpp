@@ -167,6 +167,9 @@ struct state {
   std::chrono::steady_clock::time_point started;
 
   std::uint64_t calls = 0;
+  // Of calls with a stream or a graph: the thread of the last one, and when another one came.
+  std::uint64_t last_user = 0;
+  std::uint64_t user_changed_at = 0;
   std::uint64_t calls_in_callbacks = 0;
   std::map<std::string_view, std::uint64_t> calls_by_name;
   // By how many calls are still to pass; the key is an absolute number of injectable calls.

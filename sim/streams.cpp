@@ -76,6 +76,7 @@ std::shared_ptr<stream_state> find_stream(api_call& c, cudaStream_t handle) {
 cudaError_t get_stream(api_call& c, cudaStream_t handle, std::shared_ptr<stream_state>& stream) {
   stream = find_stream(c, handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  c.note_user();
   refuse_beside_capture_change(c, *stream);
   return fault();
 }

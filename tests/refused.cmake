@@ -90,6 +90,9 @@ static_cast<void>(make_stream_shared<int>(1))" "compiles"
   "place.add(whole)" "a graph becomes a part by child_node.graph."
   "built.set(alloc_node(4))" "CUDA changes no such node"
   "set(instance, built, alloc_node(4))" "an exec changes no such node"
+  "resource_pool<int>({}, [](int) { return 1\; })" "`make. takes nothing, returns a resource"
+  "resource_pool<int>({}, [] { return 1\; }, [](int) {})" "`recycle. takes .T&, stream_ref."
+  "resource_pool<int>({}, [] { return 1\; }, {}, [] {})" "`destroy. takes a T&"
   "launch(stream, kernel(function), config, std::string())"
   "kernels take values that can be copied bytewise, specialise")
 

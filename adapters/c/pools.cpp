@@ -68,10 +68,9 @@ escrow_status escrow_pool_create(int device, escrow_resource_functions const* fu
               "escrow_resource_functions::recycle");
       };
     }
-    resource_pool<void*>::destroy_function destroy;
-    if (its.destroy != nullptr) {
-      destroy = [its](void* resource) { its.destroy(its.user, resource); };
-    }
+    auto const destroy = [its](void* resource) {
+      if (its.destroy != nullptr) its.destroy(its.user, resource);
+    };
     result = new escrow_pool{
         resource_pool<void*>(pool_options_of(device, given), make, recycle, destroy)};
   });

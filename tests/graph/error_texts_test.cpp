@@ -12,11 +12,6 @@ namespace {
 
 class ErrorTexts : public world {
  protected:
-  static void expect_text(std::function<void()> const& failing,
-                          std::vector<std::string> const& parts) {
-    expect_error<cuda_error>(failing, parts);
-    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
-  }
   [[nodiscard]] graph filling(int count) {
     return captured([&](cudaStream_t on) {
       must(launch_add(on, cells.data(), 1));
@@ -79,11 +74,11 @@ TEST_F(ErrorTexts, OfAFailedUpdateNameTheNodeAndTheReason) {
   must(cudaGraphGetNodes(other_type.get(), nodes.data(), &count));
   std::ostringstream handle;
   handle << nodes[1];
-  expect_text([&] { exec.update(other_type); },
-              {"graph_exec::update: a node (" + handle.str() + ") of `source`",
-               "it is of another type", "create another graph_exec"});
-  expect_text([&] { exec.update(captured_without_cargo()); },
-              {"of `source` does not fit: ", "create another graph_exec"});
+  expect_explained([&] { exec.update(other_type); },
+                   {"graph_exec::update: a node (" + handle.str() + ") of `source`",
+                    "it is of another type", "create another graph_exec"});
+  expect_explained([&] { exec.update(captured_without_cargo()); },
+                   {"of `source` does not fit: ", "create another graph_exec"});
   run(exec);
   EXPECT_EQ(cells.load(), 1);
 }
@@ -95,9 +90,9 @@ TEST_F(ErrorTexts, OfAGraphThatWasChangedInASetSayNotToAndTheSetIsUnchanged) {
   auto const changed = set.add(std::move(source));
   auto const other = set.add(filling(4));
   add_kernel(handle, tiny_call());
-  expect_text([&] { set.launch(changed, two); },
-              {"exec_set::launch: a node", "or the number of nodes, differ",
-               "do not change a graph after adding it"});
+  expect_explained([&] { set.launch(changed, two); },
+                   {"exec_set::launch: a node", "or the number of nodes, differ",
+                    "do not change a graph after adding it"});
   set.launch(other, two);
   sync(two);
   EXPECT_EQ(cells.load(), 1);
@@ -112,8 +107,8 @@ TEST_F(ErrorTexts, OfALaunchOrUploadIntoACaptureSayWhatToCallInstead) {
              {"cudaGraphLaunch", [&] { exec.launch(two); }},
              {"cudaGraphUpload", [&] { exec.upload(two); }}}) {
       test::capture const open{two, cudaStreamCaptureModeThreadLocal};
-      expect_text(call, {api, "cudaErrorStreamCaptureUnsupported", "`stream` is being captured",
-                         "child node (graph::add_child)"});
+      expect_explained(call, {api, "cudaErrorStreamCaptureUnsupported",
+                              "`stream` is being captured", "child node (graph::add_child)"});
     }
   }
 }

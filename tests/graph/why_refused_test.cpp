@@ -8,14 +8,7 @@
 namespace escrow::test {
 namespace {
 
-class WhyRefused : public world {
- protected:
-  static void expect_text(std::function<void()> const& failing,
-                          std::vector<std::string> const& parts) {
-    expect_error<cuda_error>(failing, parts);
-    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
-  }
-};
+class WhyRefused : public world {};
 
 TEST_F(WhyRefused, IsSaidOfGraphs) {
   {
@@ -24,56 +17,57 @@ TEST_F(WhyRefused, IsSaidOfGraphs) {
     node const second = first.join();
     expect_refused({{"node::after", {"`other` is the node itself"}, [&] { first.after(first); }}});
     first.after(second);
-    expect_text([&] { graph_exec{circle}; },
-                {"graph_exec::graph_exec", "edges form a cycle", "a condition that no node has"});
+    expect_explained([&] { graph_exec{circle}; }, {"graph_exec::graph_exec", "edges form a cycle",
+                                                   "a condition that no node has"});
   }
   {
     graph unused;
     static_cast<void>(build(unused).make_condition(0));
-    expect_text([&] { graph_exec{unused}; }, {"a condition that no node has"});
+    expect_explained([&] { graph_exec{unused}; }, {"a condition that no node has"});
   }
   {
     graph branching;
     build(branching).add(if_node(build(branching).make_condition(0)));
-    expect_text([&] { return branching.clone(); },
-                {"graph::clone", "CUDA copies no graph with conditional or memory nodes"});
+    expect_explained([&] { return branching.clone(); },
+                     {"graph::clone", "CUDA copies no graph with conditional or memory nodes"});
     graph_exec const only(branching);
-    expect_text([&] { graph_exec{branching}; },
-                {"a graph with conditional nodes has one exec at a time"});
+    expect_explained([&] { graph_exec{branching}; },
+                     {"a graph with conditional nodes has one exec at a time"});
   }
   {
     graph allocating;
     escrow::allocation const memory = build(allocating).add(alloc_node(4));
     memory.add(free_node(memory.address()));
-    expect_text([&] { return allocating.clone(); }, {"CUDA copies no graph"});
+    expect_explained([&] { return allocating.clone(); }, {"CUDA copies no graph"});
     graph_exec const only(allocating);
-    expect_text([&] { graph_exec{allocating}; },
-                {"a graph with memory nodes has one exec at a time: destroy that first"});
+    expect_explained([&] { graph_exec{allocating}; },
+                     {"a graph with memory nodes has one exec at a time: destroy that first"});
   }
   {
     graph allocating;
     build(allocating).add(alloc_node(4));
     graph_exec exec(allocating);
     exec.launch(one);
-    expect_text([&] { exec.launch(one); },
-                {"graph_exec::launch", "is freed before the next launch", "AutoFreeOnLaunch"});
+    expect_explained([&] { exec.launch(one); },
+                     {"graph_exec::launch", "is freed before the next launch", "AutoFreeOnLaunch"});
     sync(one);
   }
   if (is_simulated()) {  // CUDA may crash
     cudaGraph_t destroyed = nullptr;
     must(cudaGraphCreate(&destroyed, 0));
     must(cudaGraphDestroy(destroyed));
-    expect_text([&] { graph_exec{destroyed}; }, {"cudaGraphGetNodes", "is null or was destroyed"});
+    expect_explained([&] { graph_exec{destroyed}; },
+                     {"cudaGraphGetNodes", "is null or was destroyed"});
   }
-  expect_text([&] { captured_without_cargo().write_dot("/nowhere/at/all"); },
-              {"graph::write_dot", "`file` cannot be written: /nowhere/at/all"});
+  expect_explained([&] { captured_without_cargo().write_dot("/nowhere/at/all"); },
+                   {"graph::write_dot", "`file` cannot be written: /nowhere/at/all"});
 }
 
 TEST_F(WhyRefused, IsSaidOfAKernelThatTheProgramLacks) {
   static int const no_kernel = 0;
-  expect_text([&] { launch(two, kernel(static_cast<void const*>(&no_kernel)), {}); },
-              {"launch: ", "cudaErrorInvalidResourceHandle", "compile for the device's",
-               "sim::register_kernel()"});
+  expect_explained([&] { launch(two, kernel(static_cast<void const*>(&no_kernel)), {}); },
+                   {"launch: ", "cudaErrorInvalidResourceHandle", "compile for the device's",
+                    "sim::register_kernel()"});
 }
 
 TEST_F(WhyRefused, IsSaidOfOptionsThatCannotBe) {
@@ -98,6 +92,34 @@ TEST_F(WhyRefused, IsSaidOfOptionsThatCannotBe) {
            {"scratch_policy", options(1), {.keep_factor = 0.5}, "`keep_factor` is less than 1"},
            {"scratch_policy", options(1), {.keep_factor = std::nan("")}, "`keep_factor`"}}) {
     expect_refused({{each.call, {each.problem}, [&] { scratch_pool(each.options, each.policy); }}});
+  }
+  constexpr std::chrono::microseconds negative(-1);
+  for (auto const& [given, told] : std::vector<std::pair<deleter_options, char const*>>{
+           {{.poll_interval_min = negative}, "`poll_interval_min` is negative"},
+           {{.poll_interval_max = negative}, "`poll_interval_max` is negative"},
+           {{.linger = negative}, "`linger` is negative"}}) {
+    expect_refused({{"deleter_options", {told}, [&, &its = given] { deleter{its}; }}});
+  }
+}
+
+TEST_F(WhyRefused, IsSaidOfAPoolOfPointersThatNothingDestroys) {
+  expect_refused({{"resource_pool::resource_pool",
+                   {"`destroy` of \"blocks\" is empty, and its resources are pointers"},
+                   [&] { resource_pool<int*>(options(1), [] { return new int; }); }}});
+}
+
+TEST_F(WhyRefused, IsSaidOfEventsThatAreNotThere) {
+  event_ref const null(cudaEvent_t{});
+  expect_refused({{"event_ref::record", {"the event is null"}, [&] { null.record(one); }},
+                  {"event_ref::wait", {"the event is null"}, [&] { null.wait(one); }},
+                  {"event_ref::is_done", {"the event is null"}, [&] { return null.is_done(); }},
+                  {"event_ref::sync", {"the event is null"}, [&] { null.sync(); }}});
+  if (is_simulated()) {  // CUDA may crash
+    event made;
+    cudaEvent_t const handle = made.detach();
+    must(cudaEventDestroy(handle));
+    expect_explained([&] { event_ref(handle).record(one); },
+                     {"cudaEventRecord", "the event is of another device than the stream"});
   }
 }
 

@@ -117,6 +117,13 @@ TEST_F(KindMisuse, WhatIsLargerThanItsMemoryIsRefused) {
                  "the destination has 400 bytes");
 }
 
+TEST_F(KindMisuse, ASwitchOfNoBodiesIsRefused) {
+  condition const tested = build(*built).make_condition(0);
+  expect_refused([&] { return switch_node(tested, 0); }, "switch_node", "`bodies` is 0");
+  expect_refused([&] { return switch_node(tested, static_cast<unsigned>(-1)); }, "switch_node",
+                 "`bodies` is a negative number");
+}
+
 TEST_F(KindMisuse, AKindWhoseOwnersWereTakenIsNotUsedAgain) {
   constexpr char const* was_taken = "`kind` was moved from: its owners were taken";
   auto const is_used_once = [&](auto kind) {
@@ -153,8 +160,7 @@ class RefusedByCuda : public KindMisuse {
  protected:
   static void expect_note(auto&& failing, std::vector<std::string> parts) {
     parts.push_back("tests/nodes/kind_misuse_test.cpp");
-    test::expect_error<cuda_error>(failing, parts);
-    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+    test::expect_explained(failing, parts);
   }
 };
 
@@ -186,6 +192,12 @@ TEST_F(RefusedByCuda, AFreeOfOtherMemoryAndTheRemovalOfAMemoryNodeAreExplained) 
               {"node::destroy", "CUDA removes no node from a graph with memory nodes"});
   EXPECT_EQ(nodes_in(*built).size(), 2U);
   expect_note([&] { memory.destroy(); }, {"cudaErrorNotSupported"});
+}
+
+TEST_F(RefusedByCuda, AnEdgeThatIsThereIsExplained) {
+  node const first = build(*built).join();
+  node const second = first.join();
+  expect_note([&] { second.after(first); }, {"node::after", "the node waits for `other` already"});
 }
 
 TEST_F(RefusedByCuda, MemoryOfNoDeviceIsExplained) {

@@ -64,6 +64,13 @@ std::string expect_error(Call const& call, std::vector<std::string> const& parts
   return text;
 }
 
+/// Expects a cuda_error with these parts in its text, and that CUDA knows of no error then.
+template <class Call>
+void expect_explained(Call const& call, std::vector<std::string> const& parts) {
+  expect_error<cuda_error>(call, parts);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+}
+
 /// A usage_error: what its text begins with, what else is in it, and how it is made.
 struct misuse {
   std::string call;

@@ -24,7 +24,7 @@ namespace escrow::inline v0_2 {
 //   captured event, which cannot be waited on, queried or synchronized outside. Queries and
 //   synchronization invalidate another thread's Global capture, except in Relaxed mode
 //   (relaxed_capture_scope).
-// Errors: cuda_error.
+// Errors: cuda_error; usage_error if the event is null.
 class ESCROW_API event_ref {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor): converts implicitly by design.

@@ -60,8 +60,11 @@ void tell_of_capture(Owner&& owner, stream_ref stream) {
 // Example: examples/retire.cpp.
 class ESCROW_API deleter {
  public:
-  // Starts the worker, if it is to have one. Throws std::bad_alloc, std::system_error.
-  explicit deleter(deleter_options options = {}) : core_(make_core(std::move(options))) {
+  // Starts the worker, if it is to have one. Throws usage_error for negative times, std::bad_alloc,
+  // std::system_error.
+  explicit deleter(deleter_options options = {}, source_location where = source_location::current())
+      : core_(detail::called_at("deleter::deleter", where,
+                                [&] { return make_core(std::move(options)); })) {
     pin_this_module();  // on_error is code of the caller's
   }
   deleter(deleter&&) = delete;

@@ -67,9 +67,7 @@ struct group_lease {
       : origin(std::move(of)),
         where(at),
         place(covered),
-        claimed_after(after.begin(), after.end()) {
-    origin->counts->living.fetch_add(1, std::memory_order_relaxed);
-  }
+        claimed_after(after.begin(), after.end()) {}
   group_lease(group_lease&&) = delete;
   ~group_lease() { end(lease_state::over); }
 
@@ -81,18 +79,19 @@ struct group_lease {
   void end(lease_state as) noexcept {
     // Relaxed, also on failure: nothing else is read.
     lease_state now = state_.load(std::memory_order_relaxed);
-    while (is_alive(now)) {
-      if (as == lease_state::released) released_at = next_step();
-      if (!state_.compare_exchange_weak(now, as, std::memory_order_release,
-                                        std::memory_order_relaxed)) {
-        continue;
-      }
-      // Relaxed: numbers.
-      origin->counts->living.fetch_sub(1, std::memory_order_relaxed);
-      if (now == lease_state::outlives) {
-        origin->counts->outliving.fetch_sub(1, std::memory_order_relaxed);
-      }
-      return;
+    if (!is_alive(now)) return;
+    if (as == lease_state::released) {
+      released_at = origin->counts->note_release();
+    } else {
+      origin->counts->note_end();
+    }
+    // Meanwhile its capture may end.
+    while (!state_.compare_exchange_weak(now, as, std::memory_order_release,
+                                         std::memory_order_relaxed)) {
+    }
+    // Relaxed: a number.
+    if (now == lease_state::outlives) {
+      origin->counts->outliving.fetch_sub(1, std::memory_order_relaxed);
     }
   }
   // Its capture has ended. False if it is known, or the lease does not live.
@@ -115,14 +114,10 @@ struct group_lease {
   few_nodes const claimed_after;  // what the claim's stream depended on
   few_nodes released_after;       // written before it is released
   // The order of claims and releases: for reports.
-  std::uint64_t const claimed_at = next_step();
+  std::uint64_t const claimed_at = origin->counts->note_claim();
   std::uint64_t released_at = 0;  // as released_after
 
  private:
-  [[nodiscard]] std::uint64_t next_step() const noexcept {
-    return origin->counts->steps.fetch_add(1, std::memory_order_relaxed) + 1;  // relaxed: a number
-  }
-
   std::atomic<lease_state> state_{lease_state::lives};
 };
 

@@ -126,9 +126,25 @@ struct group_order final : launch_order {
   std::atomic<int> device{-1};
   // Of its leases, which share it. Relaxed: numbers.
   struct lease_counts {
-    std::atomic<std::size_t> living{0};
     std::atomic<std::size_t> outliving{0};  // that live although their capture has ended
-    std::atomic<std::uint64_t> steps{0};    // claims and releases so far
+
+    // Each counts a claim or a release, and returns its number.
+    [[nodiscard]] std::uint64_t note_claim() noexcept { return number_before(step + 1); }
+    [[nodiscard]] std::uint64_t note_release() noexcept { return number_before(step - 1); }
+    // A lease ends without a release.
+    void note_end() noexcept { steps_and_living.fetch_sub(1, std::memory_order_relaxed); }
+    [[nodiscard]] bool is_any_living() const noexcept {
+      return steps_and_living.load(std::memory_order_relaxed) % step != 0;
+    }
+
+   private:
+    [[nodiscard]] std::uint64_t number_before(std::uint64_t change) noexcept {
+      return steps_and_living.fetch_add(change, std::memory_order_relaxed) / step + 1;
+    }
+
+    static constexpr std::uint64_t step = std::uint64_t{1} << 24;  // more than can live at a time
+    // In one number, since each is an atomic operation of every claim.
+    std::atomic<std::uint64_t> steps_and_living{0};
   };
   std::shared_ptr<lease_counts> const leases = std::make_shared<lease_counts>();
   // It is parked, or being parked by the thread in `entered`: see group_pins, with which both are

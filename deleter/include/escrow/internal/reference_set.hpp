@@ -299,7 +299,7 @@ class graph_registry {
   [[nodiscard]] std::shared_ptr<group_lease> note_lease(
       std::uint64_t id, cudaGraph_t graph, std::shared_ptr<lease_origin const> const& origin,
       source_location where, covered_place place, std::span<cudaGraphNode_t const> claimed_after,
-      lease_log::room spare = {});
+      lease_log::room& spare);
   // What note_lease() needs then not to throw. Throws std::bad_alloc.
   [[nodiscard]] lease_log::room room_for_lease(std::uint64_t id, cudaGraph_t graph);
   // All that were claimed in the graph, or the graph that it is a copy of. Throws std::bad_alloc.

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,22 @@ struct slot_functions {
   std::function<void(T&, stream_ref)> recycle;
   std::function<void(T&)> destroy;
 
+  // For a new pool.
+  void require_whole(char const* call, std::string const& label, source_location where) const {
+    if (!make) {
+      throw usage_error(usage_error(call, "`make` of \"" + label + "\" is empty",
+                                    "pass a function that returns a new resource"),
+                        where);
+    }
+    if (std::is_pointer_v<T> && !destroy) {
+      throw usage_error(
+          usage_error(call,
+                      "`destroy` of \"" + label + "\" is empty, and its resources are pointers",
+                      "pass one that destroys them, or let `make` return an owner, e.g. a "
+                      "std::unique_ptr; for resources that others own, one that does nothing"),
+          where);
+    }
+  }
   // For a claim that gives the resource to the host at once.
   void require_no_recycle(char const* call, source_location where) const {
     if (!recycle) return;

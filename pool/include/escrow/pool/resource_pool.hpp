@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -170,24 +171,37 @@ class resource_pool {
   using destroy_function = std::function<void(T&)>;
 
   // Throws cuda_error if `options.device` does not name a device, usage_error if `make` is empty,
-  // or if there is a `recycle` with options.host_ordered: see claim_for_host().
+  // if T is a pointer, as most handles are, and `destroy` is empty, or if there is a `recycle` with
+  // options.host_ordered: see claim_for_host().
   resource_pool(pool_options const& options, make_function make, recycle_function recycle = {},
                 destroy_function destroy = {}, source_location where = source_location::current()) {
-    if (!make) {
-      throw usage_error(usage_error(creating, "`make` of \"" + options.label + "\" is empty",
-                                    "pass a function that returns a new resource"),
-                        where);
-    }
     pin_this_module();  // the worker calls `destroy` and T's destructor
     auto const functions = std::make_shared<slot_functions<T> const>(
         slot_functions<T>{std::move(make), std::move(recycle), std::move(destroy)});
     functions_ = functions.get();
+    functions->require_whole(creating, options.label, where);
     if (options.host_ordered) functions->require_no_recycle(creating, where);
     auto make_one = [functions](size_class const&, void*, std::size_t) {
       return std::make_unique<resource_of<T>>(*functions, functions->make);
     };
     slots_ = detail::called_at(creating, where,
                                [&] { return slot_pool::create(options, std::move(make_one)); });
+  }
+
+  // Internal: of what are no such functions.
+  template <class Make, class Recycle = recycle_function, class Destroy = destroy_function>
+  resource_pool(
+      pool_options const&, Make const&, Recycle const& = {}, Destroy const& = {},
+      source_location =
+          source_location::current()) requires(!(std::convertible_to<Make, make_function> &&
+                                                 std::convertible_to<Recycle, recycle_function> &&
+                                                 std::convertible_to<Destroy, destroy_function>)) {
+    constexpr bool makes = std::convertible_to<Make, make_function>;
+    constexpr bool recycles = std::convertible_to<Recycle, recycle_function>;
+    static_assert(makes, "`make` takes nothing, returns a resource, and can be copied");
+    static_assert(!makes || recycles, "`recycle` takes (T&, stream_ref), and can be copied");
+    static_assert(!makes || !recycles || std::convertible_to<Destroy, destroy_function>,
+                  "`destroy` takes a T&, and can be copied");
   }
 
   // Claims a resource for work on `stream`, which must be of the pool's device. A programmatically
