@@ -176,7 +176,9 @@ void graph::embed_anew(char const* call, graph_core* child, graph_core& core, cu
     note_copies(survey, source.native(), copy, core.native());
   } catch (std::exception const& why) {
     // What was there is gone: the child was changed as requested, but is not registered.
-    core.keeper().report(why);
+    core.report(why,
+                "the node has its new child graph, and execs that launch it pay for what it "
+                "holds (graph_exec::is_bare)");
   }
 }
 

@@ -296,8 +296,14 @@ void graph_core::destroy(cudaGraphNode_t doomed, std::uint64_t in_body) {
   try {
     seal();
   } catch (std::exception const& why) {
-    keeper().report(why);  // the next use of the graph does it
+    report(why, "what the node kept stays until the graph is next used");
   }
+}
+
+void graph_core::report(std::exception const& why, std::string_view consequence) {
+  auto const* const failed = dynamic_cast<cuda_error const*>(&why);
+  if (failed == nullptr) return keeper().report(why);
+  keeper().report(cuda_error(failed->status(), failed->api(), failed->where(), consequence));
 }
 
 void graph_core::seal() {

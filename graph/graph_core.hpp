@@ -5,9 +5,11 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -64,6 +66,8 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   }
   // The deleter of node payloads; the process-wide one by default.
   [[nodiscard]] deleter_core& keeper();
+  // To it: a call has done what it is for, and failed afterwards, with this consequence.
+  void report(std::exception const& why, std::string_view consequence);
   // Payloads are destroyed with this device current: the one current when the graph, or the graph
   // that it is a clone of, was created.
   [[nodiscard]] int device() const noexcept { return device_; }

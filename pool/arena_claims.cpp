@@ -51,6 +51,7 @@ void slot_pool::claim_search::require_unparked(arena::claimed const& got) const 
 slot* slot_pool::claim_search::take_in_arena() {
   if (seen.failure != nullptr || !seen.is_first) {
     in.owner.trim(0, true);  // idle blocks may be the memory that is missing
+    if (seen.failure != nullptr) trim_all(in.options.device, &in.owner);
     seen.failure = nullptr;
   }
   arena& its = in.in_arena.its();

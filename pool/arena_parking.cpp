@@ -121,7 +121,7 @@ std::size_t arena::unpark() {
   } catch (cuda_error const& failed) {
     // Idle memory may be what is missing, as for a claim.
     if (failed.status() != cudaErrorMemoryAllocation) throw;
-    if (trim_pools(group_) + device_store::global().trim(device_) == 0) throw;
+    if (slot_pool::trim_all(device_) + device_store::global().trim(device_) == 0) throw;
     map();
   }
   // If that fails, the group stays parked, with its memory mapped.
@@ -131,16 +131,9 @@ std::size_t arena::unpark() {
 }
 
 std::size_t arena::trim_pools(group_order const& group) noexcept {
-  struct let_go {
-    void operator()(slot_pool::state* held) const noexcept { held->drop_reference(); }
-  };
   std::size_t freed = 0;
   try {
-    std::vector<std::unique_ptr<slot_pool::state, let_go>> pools;
-    listed_pool::hold_all(
-        [&](std::size_t most) { pools.reserve(most); },
-        [&](listed_pool& each) { pools.emplace_back(&static_cast<slot_pool::state&>(each)); });
-    for (auto const& each : pools) {
+    for (auto const& each : slot_pool::state::all()) {
       // Memory of other sources may be expensive to free.
       bool const is_its = each->in_arena.may_be && each->options.group->order().get() == &group;
       if (is_its) freed += each->owner.trim(0, true);

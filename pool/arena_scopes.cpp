@@ -27,6 +27,7 @@ claimed_slot slot_pool::claim_search::run_in(group_scope& scope) {
     in.require_open(asked.call, of, asked.stream);
     if (is_last || !seen.is_out_of_memory) refuse();
     in.owner.trim(0, true);
+    trim_all(in.options.device, &in.owner);
     seen.failure = nullptr;
   }
   try {
@@ -112,12 +113,14 @@ void arena::end_scope(group_scope const& ended) noexcept {
   }
   // Each pool's neighbours get one event, behind all work of the scope. Then they rest.
   stream_use const on = use_of(ended.stream, ended.stream_id, device_);
+  // On a worker nothing is recorded unasked. This call was given the stream.
+  bool const is_asked = is_reclaiming() && captures_nothing(ended.stream);
   while (left != nullptr) {
     slot* const first = left;
     slot* last = first;
     while (last->newer_ != nullptr && &last->newer_->pool_ == &first->pool_) last = last->newer_;
     left = std::exchange(last->newer_, nullptr);
-    first->pool_.state_->cover(first, on, false, "sharing_group::run");
+    first->pool_.state_->cover(first, on, is_asked, "sharing_group::run");
   }
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "claim_search.hpp"
+#include "device_store.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 
@@ -47,6 +48,13 @@ bool slot_pool::claim_search::may_search_again() {
     ++waits.repeats;
     std::this_thread::yield();
     return true;
+  }
+  // A scratch_pool has done that in grow_in_room().
+  bool const may_trim = seen.is_out_of_memory && of.bytes == 0;
+  if (may_trim && !std::exchange(waits.has_trimmed, true)) {
+    trim_all(in.options.device);
+    static_cast<void>(device_store::global().trim(in.options.device));
+    return true;  // in any case: others may have freed some
   }
   if (seen.is_out_of_memory && wait_for_workers()) return true;
   // Busy free slots become usable in a capture, and make room, without an announced return.

@@ -102,7 +102,7 @@ slot* slot_pool::claim_search::make_slot() noexcept {
   std::size_t const count =
       of.slots.try_add(in.slots_max, [this] { return !in.sizes.is_closed(); });
   if (count == 0) {
-    in.sizes.give_back(of, false);
+    in.sizes.give_back(of, pool_sizes::end::not_made);
     return nullptr;
   }
   in.references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one
@@ -121,7 +121,7 @@ slot* slot_pool::claim_search::make_slot() noexcept {
   }
   in.references.fetch_sub(1, std::memory_order_relaxed);
   of.slots.remove();
-  in.sizes.give_back(of, false);
+  in.sizes.give_back(of, pool_sizes::end::not_made);
   return nullptr;
 }
 
@@ -174,8 +174,12 @@ slot* slot_pool::claim_search::grow_in_room() {
     if (is_eager()) in.sizes.for_each([&](size_class& each) { in.cover_all(each, on); });
     bool const is_out_of_memory = seen.failure != nullptr;
     std::size_t freed = in.owner.trim(is_out_of_memory ? 0 : in.sizes.bytes_max - of.bytes);
-    if (is_out_of_memory) freed += device_store::global().trim(in.options.device);
-    if (freed == 0 && is_out_of_memory) return nullptr;
+    if (is_out_of_memory) {
+      if (freed == 0) freed = trim_all(in.options.device, &in.owner);
+      freed += device_store::global().trim(in.options.device);
+      // The first time others may have freed some.
+      if (freed == 0 && attempt != 0) return nullptr;
+    }
     seen.failure = nullptr;
     if (slot* const made = make_slot()) return made;
     if (freed == 0) return nullptr;

@@ -48,7 +48,8 @@ std::string to_json(scratch_stats const& stats) {
                   {"grown", stats.grown},
                   {"returned", stats.returned},
                   {"bytes_in_arena", stats.bytes_in_arena},
-                  {"bytes_deferred", stats.bytes_deferred}});
+                  {"bytes_deferred", stats.bytes_deferred},
+                  {"bytes_leaked", stats.bytes_leaked}});
 }
 
 std::string describe(holder const& which) {
@@ -115,7 +116,8 @@ scratch_stats slot_pool::stats_in_bytes() const noexcept {
                     .bytes_peak = in.sizes.bytes_peak(),
                     .grown = in.grown.load(std::memory_order_relaxed),
                     .returned = in.sizes.returned(),
-                    .bytes_in_arena = in.in_arena.bytes.load(std::memory_order_relaxed)};
+                    .bytes_in_arena = in.in_arena.bytes.load(std::memory_order_relaxed),
+                    .bytes_leaked = in.sizes.bytes_leaked()};
   in.sizes.for_each([&](size_class& each) {
     pool_stats const its = in.stats(each);
     std::size_t const of_each = each.bytes_each();

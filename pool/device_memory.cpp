@@ -9,10 +9,13 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
+#include "escrow/detail/slot_pool.hpp"
 #include "escrow/internal/deleter_core.hpp"
+#include "escrow/internal/device.hpp"
 #include "escrow/internal/last_error.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 #include "search.hpp"
@@ -66,10 +69,12 @@ memory_source memory_source::from(cudaMemPool_t pool, source_location where) {
 
 namespace {
 
-// Allocates; out of memory, waits for what deleter::global() is reclaiming, and tries again.
+// Allocates; out of memory, frees what pools have idle, waits for what deleter::global() is
+// reclaiming, and tries again.
 cudaError_t allocate_patiently(memory_source const& source, void** address, std::size_t bytes) {
   constexpr auto wait_max = std::chrono::milliseconds(100);  // as pool_options::reclaim_wait_max
   std::optional<host_wait> wait;
+  bool has_trimmed = source.is_host_written;  // of host memory pools give nothing back
   while (true) {
     deleter_core const* const others = deleter_core::global_or_null();
     std::uint64_t const before = others != nullptr ? others->reclaimed() : 0;
@@ -86,8 +91,14 @@ cudaError_t allocate_patiently(memory_source const& source, void** address, std:
       }
     });
     if (thrown != nullptr) std::rethrow_exception(thrown);
-    if (status != cudaErrorMemoryAllocation || others == nullptr) return status;
-    if (memory_scope::now().is_of_pool) return status;
+    if (status != cudaErrorMemoryAllocation || memory_scope::now().is_of_pool) return status;
+    if (!std::exchange(has_trimmed, true)) {
+      int const device = current_device();
+      slot_pool::trim_all(device);
+      static_cast<void>(device_store::global().trim(device));
+      continue;  // in any case: others may have freed some
+    }
+    if (others == nullptr) return status;
     if (!wait) wait.emplace();
     while (others->reclaimed() == before) {
       // In this order: what was reclaimed meanwhile is counted by then.

@@ -95,6 +95,20 @@ std::size_t slot_pool::trim(std::size_t keep_bytes, bool is_to_device) {
   return freed;
 }
 
+std::size_t slot_pool::trim_all(int device, slot_pool const* but) noexcept {
+  std::size_t freed = 0;
+  try {
+    for (auto const& each : state::all()) {
+      bool const has_device_memory = *each->source != '\0' && !each->is_host_ordered;
+      if (each->options.device != device || !has_device_memory || &each->owner == but) continue;
+      freed += each->owner.trim(0);
+    }
+  } catch (std::exception const&) {
+    // The rest stays idle.
+  }
+  return freed;
+}
+
 void slot_pool::state::retire_unused_now() noexcept {
   auto const now = std::chrono::steady_clock::now().time_since_epoch();
   auto checked = checked_at.load(std::memory_order_relaxed);

@@ -216,7 +216,7 @@ void slot_pool::state::leak(slot& unknown) noexcept {
   unknown.end_in_group();
   size_class::end_uncovered(unknown);
   deleter_core::leak(unknown);
-  if (unknown.place_ == nullptr) sizes.give_back(of);
+  if (unknown.place_ == nullptr) sizes.give_back(of, pool_sizes::end::leaked);
   of.count_of(unknown).remove();
 }
 
@@ -229,7 +229,7 @@ void slot_pool::destroy_slot(reclaimable& thing) noexcept {
   std::size_t const bytes = idle.bytes_in_arena_;
   slot_count& count = of.count_of(idle);
   if (may_work_go_on_untold()) {
-    if (place == nullptr) in.sizes.give_back(of);
+    if (place == nullptr) in.sizes.give_back(of, pool_sizes::end::leaked);
     count.end();
     return deleter_core::leak(idle);
   }
@@ -248,7 +248,7 @@ void slot_pool::destroy_slot(reclaimable& thing) noexcept {
     in.in_arena.bytes.fetch_sub(bytes, std::memory_order_relaxed);
     in.in_arena.its().remove(*place);
   } else {
-    in.sizes.give_back(of);
+    in.sizes.give_back(of, pool_sizes::end::destroyed);
   }
   count.end();  // only now: it counts for the limits until its memory is back
   in.drop_reference();
@@ -262,6 +262,13 @@ void slot_pool::state::end(reclaimable& node) noexcept {
 
 void slot_pool::state::drop_reference() noexcept {
   if (drop_one(references)) end_on_worker.push();
+}
+
+std::vector<std::unique_ptr<slot_pool::state, slot_pool::state::let_go>> slot_pool::state::all() {
+  std::vector<std::unique_ptr<state, let_go>> pools;
+  hold_all([&](std::size_t most) { pools.reserve(most); },
+           [&](listed_pool& each) { pools.emplace_back(&static_cast<state&>(each)); });
+  return pools;
 }
 
 }  // namespace escrow::inline v0_2

@@ -95,12 +95,7 @@ group_layout layout_of(group_order& group) {
 }  // namespace
 
 void slot_pool::report_all(memory_report& to) {
-  struct let_go {
-    void operator()(state* held) const noexcept { held->drop_reference(); }
-  };
-  std::vector<std::unique_ptr<state, let_go>> pools;
-  listed_pool::hold_all([&](std::size_t most) { pools.reserve(most); },
-                        [&](listed_pool& each) { pools.emplace_back(&static_cast<state&>(each)); });
+  auto const pools = state::all();
   std::vector<std::shared_ptr<group_order>> groups;
   for (auto const& each : pools) {
     state& in = *each;

@@ -81,7 +81,8 @@ void pool_sizes::close() noexcept {
 }
 
 bool pool_sizes::reserve(size_class const& of, std::size_t left_to_others) noexcept {
-  std::size_t const most = bytes_max - std::min(bytes_max, left_to_others);
+  std::size_t const for_all = bytes_max - std::min(bytes_max, bytes_leaked());
+  std::size_t const most = for_all - std::min(for_all, left_to_others);
   std::size_t now = reserved_.load(std::memory_order_relaxed);
   do {
     if (of.bytes > most || now > most - of.bytes) return false;
@@ -89,8 +90,9 @@ bool pool_sizes::reserve(size_class const& of, std::size_t left_to_others) noexc
   return true;
 }
 
-void pool_sizes::give_back(size_class const& of, bool was_made) noexcept {
-  if (was_made) returned_.fetch_add(1, std::memory_order_relaxed);
+void pool_sizes::give_back(size_class const& of, end how) noexcept {
+  if (how == end::destroyed) returned_.fetch_add(1, std::memory_order_relaxed);
+  if (how == end::leaked) leaked_.fetch_add(of.bytes, std::memory_order_relaxed);
   given_back_.fetch_add(1, std::memory_order_relaxed);       // before there is room: see moves()
   reserved_.fetch_sub(of.bytes, std::memory_order_release);  // see look_for_room()
 }

@@ -47,8 +47,9 @@ class ESCROW_LOCAL pool_sizes {
 
   // Takes room for a slot, beside what is left to others. False: that is beyond the limit.
   [[nodiscard]] bool reserve(size_class const& of, std::size_t left_to_others) noexcept;
-  // A slot was destroyed or leaked, or, if not `was_made`, is not made after all.
-  void give_back(size_class const& of, bool was_made = true) noexcept;
+  // What becomes of a slot, or of what was reserved for it. What is leaked counts for the limit.
+  enum class end : std::uint8_t { destroyed, leaked, not_made };
+  void give_back(size_class const& of, end how) noexcept;
   // Whether room will come by itself: work on free slots ends, slots are being destroyed.
   void look_for_room(search_result& seen) noexcept;
   // How often that happened, or slots of a size, or `is_of_all`, became free.
@@ -59,7 +60,10 @@ class ESCROW_LOCAL pool_sizes {
 
   // Relaxed: numbers.
   [[nodiscard]] std::size_t bytes() const noexcept {
-    return reserved_.load(std::memory_order_relaxed);
+    return reserved_.load(std::memory_order_relaxed) + bytes_leaked();
+  }
+  [[nodiscard]] std::size_t bytes_leaked() const noexcept {
+    return leaked_.load(std::memory_order_relaxed);
   }
   [[nodiscard]] std::size_t bytes_peak() const noexcept {
     return bytes_peak_.load(std::memory_order_relaxed);
@@ -83,6 +87,7 @@ class ESCROW_LOCAL pool_sizes {
 
   // Bytes. Relaxed: what allocates and frees orders the memory.
   std::atomic<std::size_t> reserved_{0};  // for slots, and for those that are being made
+  std::atomic<std::size_t> leaked_{0};
   std::atomic<std::size_t> bytes_peak_{0};
   std::atomic<std::uint64_t> returned_{0};
   std::atomic<std::uint64_t> given_back_{0};  // the same, and what was reserved in vain

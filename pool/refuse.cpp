@@ -83,10 +83,17 @@ std::string slot_pool::claim_search::remedies() {
 }
 
 std::string slot_pool::claim_search::describe_claim() {
-  std::string text = "claimed at " + std::string(asked.where.file_name()) + ":" +
-                     std::to_string(asked.where.line());
-  if (of.bytes != 0) text += ": " + std::to_string(asked.bytes) + " bytes of \"" + of.label + "\"";
-  text += "; " + in.describe(of, 16);  // longer texts are not read
+  std::string text;
+  if (asked.where.line() != 0) {
+    text = "claimed at " + std::string(asked.where.file_name()) + ":" +
+           std::to_string(asked.where.line());
+  }
+  if (of.bytes != 0) {
+    text += text.empty() ? "claimed: " : ": ";
+    text += std::to_string(asked.bytes) + " bytes of \"" + of.label + "\"";
+  }
+  if (!text.empty()) text += "; ";
+  text += in.describe(of, 16);  // longer texts are not read
   pool_stats const now = in.stats(of);
   text += '\n';
   text += remedies();

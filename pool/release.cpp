@@ -33,7 +33,8 @@ capture_reuse::claim_state slot_pool::state::state_of(claimed_slot const& lease)
 // How a lease ends:
 // -- of a capture that is over          its graph keeps the slot; streams it was told of since get
 //                                       events
-// -- on a deleter's worker              as release_reclaimed() says
+// -- on a deleter's worker              as release_reclaimed() says, but for one of a
+//                                       sharing_group::run() there
 // -- in a CUDA callback                 has its records deferred
 // -- else                               as release_on() says
 void slot_pool::release(claimed_slot& lease) {
@@ -43,7 +44,11 @@ void slot_pool::release(claimed_slot& lease) {
     claim = in.state_of(lease);
     if (claim.is_over) return lease_end::release_after_capture(in, lease);
   }
-  if (is_reclaiming()) return lease_end::release_reclaimed(in, lease, lease.on);
+  if (is_reclaiming()) {
+    // A run() of this thread's: so it may call with the stream.
+    if (lease.what->place_ != nullptr && lease_end::release_in_run(in, lease, lease.on)) return;
+    return lease_end::release_reclaimed(in, lease, lease.on);
+  }
   lease_end::require_same_thread(*lease.what, lease.on, "claimed");
   if (lease.capture_id == 0) in.require_stream("lease::release", lease.on);
   try {

@@ -114,6 +114,7 @@ struct claim_waits {
   std::optional<host_wait> on_host;
   std::optional<host_wait> for_workers;
   bool is_over_for_workers = false;
+  bool has_trimmed = false;  // other pools
 };
 
 }  // namespace escrow::inline v0_2

@@ -187,6 +187,11 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   // Leaks and counts a slot that may be in use, and makes room for another one.
   void leak(slot& unknown) noexcept;
   void drop_reference() noexcept;  // callers may hold a lock or capture
+  struct let_go {
+    void operator()(state* held) const noexcept { held->drop_reference(); }
+  };
+  // All pools that live. Throws std::bad_alloc.
+  [[nodiscard]] static std::vector<std::unique_ptr<state, let_go>> all();
 
   [[nodiscard]] std::uint64_t stamp() noexcept {
     std::uint64_t const now = releases.load(std::memory_order_relaxed) + 1;

@@ -138,10 +138,10 @@ bool is_updated_to(graph_exec& exec, cudaGraph_t graph, std::vector<cudaGraph_t>
   }
 }
 
-void launch_many(c_call by, escrow_exec* exec, cudaStream_t stream, size_t times) {
+graph_exec& to_launch(c_call by, escrow_exec* exec, cudaStream_t stream) {
   graph_exec& its = by.need(exec, "exec").held;
   by.refuse_capturing(stream);
-  its.launch_many(stream, times, by.where);
+  return its;
 }
 
 }  // namespace
@@ -161,11 +161,14 @@ escrow_status escrow_exec_create_with_copies(cudaGraph_t graph, unsigned long lo
 }
 
 escrow_status escrow_exec_launch(escrow_exec* exec, cudaStream_t stream) {
-  return run_without_gil(__func__, [&](c_call by) { launch_many(by, exec, stream, 1); });
+  return run_without_gil(__func__,
+                         [&](c_call by) { to_launch(by, exec, stream).launch(stream, by.where); });
 }
 
 escrow_status escrow_exec_launch_many(escrow_exec* exec, cudaStream_t stream, size_t times) {
-  return run_without_gil(__func__, [&](c_call by) { launch_many(by, exec, stream, times); });
+  return run_without_gil(__func__, [&](c_call by) {
+    to_launch(by, exec, stream).launch_many(stream, times, by.where);
+  });
 }
 
 escrow_status escrow_exec_update(escrow_exec* exec, cudaGraph_t graph, cudaGraph_t const* bodies,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Objects of make_stream_shared(): destroyed after the last share and the last use, never earlier.
 #include <escrow/deleter/shared_object.hpp>
+#include <escrow/pool.hpp>
 
 #include "world.hpp"
 
@@ -55,6 +56,12 @@ TEST_F(StreamShared, IsDestroyedAtOnceIfNoStreamUsedIt) {
   fate = make_fate();
   make_stream_shared<probe>(fate).reset();
   EXPECT_TRUE(is_released(fate)) << "by the global deleter";
+}
+
+TEST_F(StreamShared, AnErrorOfItsConstructorNamesTheCall) {
+  constexpr std::size_t too_many = std::size_t{1} << 50;
+  expect_error<cuda_error>([&] { return make_stream_shared<device_buffer<char>>(too_many); },
+                           {"make_stream_shared: ", "cudaErrorMemoryAllocation"});
 }
 
 TEST_F(StreamShared, MayBeSharedAsConstAndInParts) {

@@ -40,6 +40,19 @@ TEST_F(GroupRun, ClaimsWhatTheGraphsUse) {
   EXPECT_EQ(group->stats().launches, 60U);
 }
 
+TEST_F(GroupRun, OnTheDeletersWorkerReleasesItsLeases) {
+  graph_exec decode(captured([&](cudaStream_t on) { use_scratch(scratch(), on, 1); }));
+  auto const run_here = [&](void* /*memory*/) {
+    group->run(two, [&] { use_scratch(scratch(), two, 2); });
+  };
+  worker->retire(std::shared_ptr<void>(cells.data(), run_here));
+  worker->drain();
+  EXPECT_EQ(scratch().stats().bytes_deferred, 0U);
+  EXPECT_EQ(scratch().holders().size(), 1U) << "the graph";
+  decode.launch(three);
+  sync_all();
+}
+
 TEST_F(GroupRun, WaitsForTheLastLaunchAndTheNextWaitsForIt) {
   graph_exec decode(captured([&](cudaStream_t on) { use_scratch(scratch(), on, 1); }));
   group->run(two, [&] {

@@ -129,6 +129,20 @@ TEST_F(MemoryReport, SumsToWhatTheDeviceLacks) {
   allocator.deallocate(one, address);
 }
 
+TEST_F(MemoryReport, IsJsonWhateverTheLabelsAre) {
+  std::string const e_acute = "\xc3\xa9";
+  for (auto const& [label, text] : std::vector<std::pair<std::string, std::string>>{
+           {"caf" + e_acute, "\"caf" + e_acute + "\""},
+           {"caf\xe9", "\"caf\\ufffd\""},
+           {"\xe9\xa9x\xed\xa0\x80", "\"\\ufffd\\ufffdx\\ufffd\\ufffd\\ufffd\""},
+           {"\xf0\x9f\x98\x80\xf5", "\"\xf0\x9f\x98\x80\\ufffd\""},
+           {"\"\\\n", "\"\\\"\\\\\\u000a\""}}) {
+    scratch_pool const pool(labelled(label.c_str()));
+    std::string const report = to_json(report_memory());
+    EXPECT_NE(report.find("\"label\": " + text), std::string::npos) << text << " in " << report;
+  }
+}
+
 TEST_F(MemoryReport, HasTheClaimsOfAGraphInTheirOrder) {
   scratch_pool pool(with(in_group(), &pool_options::label, "layout"));
   unsigned const line = __LINE__;

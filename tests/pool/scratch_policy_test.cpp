@@ -148,6 +148,72 @@ TEST_F(ScratchPolicy, IdleBlocksAreFreedAndTheAllocationIsTriedAgainBeforeMemory
   EXPECT_EQ(pool.stats().bytes_peak, 8 * kib);
 }
 
+TEST_F(ScratchPolicy, IdleBlocksOfOtherPoolsAreFreedBeforeMemoryIsOut) {
+  memory->capacity = 8 * kib;
+  memory_source const source = memory->source();
+  auto const pinned = std::make_shared<counted_memory>();
+  memory_source of_host = pinned->source();
+  of_host.is_host_written = true;
+  scratch_pool host(named(), {.source = of_host});
+  scratch_pool other(named(), {.source = source});
+  scratch_pool pool(named(), {.source = source});
+  resource_pool<device_block> blocks(named(), [&] { return device_block(8 * kib, source); });
+  claim_and_release(host, {8 * kib});
+  auto const leaves_all_to = [&](auto const& claim) {
+    claim_and_release(other, {8 * kib});
+    static_cast<void>(claim());
+  };
+  leaves_all_to([&] { return pool.claim(one, 6 * kib); });
+  EXPECT_EQ(memory->used.load(), 6 * kib);
+  leaves_all_to([&] { return device_block(4 * kib, source); });
+  EXPECT_EQ(memory->used.load(), 0U);
+  leaves_all_to([&] { return blocks.claim(one); });
+  EXPECT_EQ(memory->used.load(), 8 * kib);
+  EXPECT_TRUE(blocks.close_for(generous).empty());
+  auto const used = other.claim(one, 4 * kib);
+  EXPECT_THROW(static_cast<void>(pool.claim(one, 8 * kib)), cuda_error);
+  EXPECT_THROW(device_block(8 * kib, source), cuda_error);
+  EXPECT_EQ(host.stats().bytes_idle, 8 * kib) << "it is no memory of the device";
+}
+
+TEST_F(ScratchPolicy, WhatIsLeakedCountsForTheLimit) {
+  scratch_pool pool(named(), limited_to(8 * kib));
+  {
+    owned_stream passing = make_stream();
+    auto held = std::make_optional(pool.claim(passing, 4 * kib));
+    capture second{passing, cudaStreamCaptureModeGlobal};
+    invalidate(passing);
+    held.reset();
+  }
+  // The first stream that has the handle again tells that the other one is gone.
+  std::vector<owned_stream> later;
+  auto const is_told = [&] {
+    later.push_back(make_stream());
+    static_cast<void>(pool.claim(later.back(), 4 * kib));
+    return pool.stats().bytes_leaked != 0;
+  };
+  for (int tries = 0; tries < 64 && !is_told(); ++tries) {
+  }
+  if (pool.stats().bytes_leaked == 0) GTEST_SKIP() << "no stream got the handle again";
+  scratch_stats const now = pool.stats();
+  EXPECT_EQ(now.bytes_leaked, 4 * kib);
+  EXPECT_EQ(now.bytes, 8 * kib);
+  EXPECT_EQ(now.grown, 2U);
+  EXPECT_EQ(now.returned, 0U);
+  expect_error<pool_exhausted>([&] { static_cast<void>(pool.claim(one, 8 * kib)); },
+                               {"\"bytes_leaked\": 4096"});
+  errors_expected = true;
+}
+
+TEST_F(ScratchPolicy, ARefusalOfAClaimAtNoLineNamesNone) {
+  scratch_pool pool(named(), limited_to(4 * kib));
+  auto const held = pool.claim(one, 4 * kib);
+  std::string const text = expect_error<pool_exhausted>(
+      [&] { static_cast<void>(pool.claim(one, 2 * kib, source_location())); },
+      {"claimed: 2048 bytes of \"scratch of 2048 bytes\""});
+  EXPECT_EQ(text.find(":0"), std::string::npos) << text;
+}
+
 TEST_F(ScratchPolicy, TrimFreesWhatIsIdleAndKeepsTheRest) {
   scratch_pool pool(named(), {.source = memory->source()});
   claim_and_release(pool, {1 * kib, 2 * kib, 4 * kib});

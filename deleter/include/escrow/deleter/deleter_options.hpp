@@ -34,8 +34,8 @@ struct deleter_options {
 
 // Statistics, read one by one without a lock, so they may be inconsistent by a few.
 struct deleter_stats {
-  // Reclaimed so far: owners destroyed, slots recycled or destroyed, and those leaked in the
-  // process (also in `leaked`).
+  // Reclaimed so far: owners destroyed, slots recycled or destroyed, and what leaked while it was
+  // reclaimed (also in `leaked`).
   std::uint64_t reclaimed = 0;
   std::uint64_t pending = 0;       // known to the worker, waiting for a ready event
   std::uint64_t pending_peak = 0;  // the highest `pending` so far, at the end of a pass

@@ -79,8 +79,9 @@ requires(std::is_nothrow_destructible_v<T> && !std::is_array_v<T>)
   static_assert(
       !std::is_pointer_v<T>,
       "a pointer or CUDA handle frees nothing: share an object whose destructor frees it");
-  auto* const made =
-      new detail::stream_shared_object<T>(its, std::forward<Arguments>(arguments)...);
+  auto* const made = detail::called_at("make_stream_shared", source_location(), [&] {
+    return new detail::stream_shared_object<T>(its, std::forward<Arguments>(arguments)...);
+  });
   return std::shared_ptr<T>(std::addressof(made->value), detail::stream_shared_deleter{made});
 }
 

@@ -208,8 +208,8 @@ class ESCROW_API stream_launcher {
   void launch_many(std::size_t times, source_location where = source_location::current());
 
   // Records the launches so far, if they are not recorded. If that fails, waits until they are
-  // done. Throws usage_error if the stream is being captured; cuda_error if both fail. It can be
-  // called again then.
+  // done. Throws usage_error if there is one to record and the stream is being captured; cuda_error
+  // if both fail. It can be called again then.
   void flush(source_location where = source_location::current());
 
   // Gives the exec back, after flush(). If that throws, the launcher keeps the exec.

@@ -236,6 +236,8 @@ class ESCROW_API slot_pool {
   // Returns the bytes that it freed. Throws cuda_error.
   // `is_to_device`: then also what Escrow keeps of the device's memory goes back.
   std::size_t trim(std::size_t keep_bytes, bool is_to_device = false);
+  // The same of all scratch pools of that device's memory, of what is free, but for one of them.
+  static std::size_t trim_all(int device, slot_pool const* but = nullptr) noexcept;
   [[nodiscard]] std::vector<holder> holders() const;  // graphs, deferred records, all leases
   [[nodiscard]] pool_stats stats() const noexcept;    // of a resource_pool
   [[nodiscard]] scratch_stats stats_in_bytes() const noexcept;

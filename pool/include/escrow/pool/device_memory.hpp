@@ -78,8 +78,9 @@ struct ESCROW_API memory_source {
 // Lifetime: the destructor waits for the whole device, as cudaFree does, since the block may be in
 //   use; not in a pool, nor retired: see device_free.
 // Capture: capture-safe. In a capture a graph keeps the address: retire or retain the block there.
-// Errors: the constructor throws cuda_error; out of memory, it first waits for what
-//   deleter::global() reclaims, for at most 0.1 s. The destructor ignores the status.
+// Errors: the constructor throws cuda_error; out of memory, it first frees what scratch pools have
+//   idle on the device, and waits for what deleter::global() reclaims, for at most 0.1 s. The
+//   destructor ignores the status.
 class ESCROW_API device_block {
  public:
   // Allocates `bytes` bytes, not initialized.

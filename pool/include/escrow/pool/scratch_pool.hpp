@@ -25,7 +25,7 @@ namespace escrow::inline v0_2 {
 
 // How much memory a scratch_pool keeps, and where it comes from.
 struct scratch_policy {
-  // Maximum bytes of all blocks together, whether they are in use or not.
+  // Maximum bytes of all blocks together, whether they are in use, free or leaked.
   std::size_t bytes_max = std::numeric_limits<std::size_t>::max();
   // Blocks that are free for longer than this are given back. Once in this time a claim checks: the
   // deleter's worker frees the blocks that have been free since the check before. Until it comes to
@@ -43,7 +43,7 @@ struct scratch_policy {
 
 // Statistics of a scratch_pool in bytes of whole blocks, read one by one without a common lock.
 struct scratch_stats {
-  std::size_t bytes = 0;             // the next three, and what is being allocated or freed
+  std::size_t bytes = 0;  // the next three, bytes_leaked, and what is being allocated or freed
   std::size_t bytes_in_use = 0;      // leased, or with a deferred record: see lease
   std::size_t bytes_idle = 0;        // free: the work on them may still run
   std::size_t bytes_in_graphs = 0;   // held by graphs, leased or not
@@ -52,8 +52,10 @@ struct scratch_stats {
   std::uint64_t grown = 0;           // blocks allocated so far
   std::uint64_t returned = 0;        // blocks freed so far
   // Of its slots in the arena of its sharing group, which others share: see sharing_stats::bytes.
+  // Each counts until the worker has destroyed it, also when its memory is gone.
   std::size_t bytes_in_arena = 0;
   std::size_t bytes_deferred = 0;  // with a deferred record: see lease
+  std::size_t bytes_leaked = 0;    // of `bytes`: never freed, see deleter_stats::leaked
 };
 
 // The same as a JSON object on one line, with the names of the members.
@@ -123,7 +125,8 @@ class ESCROW_API scratch_pool {
   // perhaps a block that the group's graphs hold already, up to four times as large, and larger
   // before the claim is refused. Any thread.
   //   A claim that finds no memory, or no room below scratch_policy::bytes_max, and no block of its
-  // size to wait for in the stream, frees idle blocks of other sizes on its thread and tries again.
+  // size to wait for in the stream, frees idle blocks of other sizes on its thread and tries again;
+  // if it finds no memory, then those of all pools of device memory on the device, too.
   // The `free` of memory that is not cheap to free may then block. If it finds no memory then, it
   // waits for the deleter's worker, for at most options.reclaim_wait_max; if the work on free
   // blocks is not done, for that on the host, for at most options.capture_wait_max.
