@@ -31,7 +31,7 @@ void slot_pool::require_device(char const* what, int device, int devices) {
 }
 
 namespace {
-void require_times(pool_options const& options, scratch_policy const& policy) {
+void require_sane(pool_options const& options, scratch_policy const& policy) {
   constexpr char const* call = "pool_options";
   auto const require = [](bool is_right, char const* of, char const* problem, char const* advice) {
     if (!is_right) throw usage_error(of, problem, advice);
@@ -51,7 +51,7 @@ void require_times(pool_options const& options, scratch_policy const& policy) {
 
 slot_pool::slot_pool(pool_options const& options, make_function make,
                      scratch_policy const* policy) {
-  require_times(options, policy != nullptr ? *policy : scratch_policy{});
+  require_sane(options, policy != nullptr ? *policy : scratch_policy{});
   int devices = 0;
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
   pool_options own = options;

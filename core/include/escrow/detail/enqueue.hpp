@@ -38,16 +38,16 @@ template <class Call>
   constexpr bool takes_stream = std::invocable<Call, stream_ref>;
   static_assert(takes_stream || std::invocable<Call>,
                 "the function is called with an escrow::stream_ref, or with nothing");
-  if constexpr (takes_stream) {
-    auto const bound = [&]() -> decltype(auto) { return std::forward<Call>(call)(stream); };
-    constexpr bool is_checked = launch_call<decltype(bound)>;
-    static_assert(is_checked, "the function returns nothing, or a cudaError_t, which is checked");
-    if constexpr (is_checked) return status_of(bound);
-  } else if constexpr (std::invocable<Call>) {
-    constexpr bool is_checked = launch_call<Call>;
-    static_assert(is_checked, "the function returns nothing, or a cudaError_t, which is checked");
-    if constexpr (is_checked) return status_of(std::forward<Call>(call));
-  }
+  auto const bound = [&]() -> decltype(auto) {
+    if constexpr (takes_stream) {
+      return std::forward<Call>(call)(stream);
+    } else if constexpr (std::invocable<Call>) {
+      return std::forward<Call>(call)();
+    }
+  };
+  constexpr bool is_checked = launch_call<decltype(bound)>;
+  static_assert(is_checked, "the function returns nothing, or a cudaError_t, which is checked");
+  if constexpr (is_checked) return status_of(bound);
   return cudaSuccess;
 }
 
