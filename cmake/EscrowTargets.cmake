@@ -92,8 +92,8 @@ function(escrow_library target name)
     SOVERSION ${abi})
   # CMake refuses a program that links two runtimes, where it sees both.
   set_target_properties(${target} PROPERTIES
-    INTERFACE_ESCROW_RUNTIME ${name}
-    COMPATIBLE_INTERFACE_STRING ESCROW_RUNTIME)
+    INTERFACE_LINK_ESCROW_OR_SIMULATED_BUT_NOT_BOTH ${name}
+    COMPATIBLE_INTERFACE_STRING LINK_ESCROW_OR_SIMULATED_BUT_NOT_BOTH)
   if(NOT ESCROW_INSTALL)
     set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
   endif()

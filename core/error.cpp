@@ -18,8 +18,25 @@ std::string describe(source_location where) {
   return std::string(where.file_name()) + ":" + std::to_string(where.line()) + ": ";
 }
 
+// What a status most often means, where the caller of CUDA does not know more.
+std::string_view usual_note(cudaError_t status) noexcept {
+  switch (status) {
+    case cudaErrorNotPermitted:
+      return "it was called in a CUDA callback (host function, destructor of a user object), where "
+             "CUDA permits no call: leave it to a thread of the program, or retire() an owner "
+             "whose "
+             "destructor makes it";
+    case cudaErrorStreamCaptureIsolation:
+      return "a capture may not wait for work that is not part of it: wait before it begins, or "
+             "record the event in it";
+    default:
+      return {};
+  }
+}
+
 std::string describe(cudaError_t status, char const* api, source_location where,
                      std::string_view note) {
+  if (note.empty()) note = usual_note(status);
   std::string text = describe(where) + api + " returned " + cudaGetErrorName(status) + " (" +
                      std::to_string(static_cast<int>(status)) + "): " + cudaGetErrorString(status);
   if (!note.empty()) text.append("; ").append(note);

@@ -107,8 +107,8 @@ void deleter_accounts::report(std::exception const& error) noexcept {
   bool const was_in_handler = std::exchange(is_in_handler, true);
   try {
     handler->function(error);
-  } catch (...) {
-    // Dropped: a handler must not throw.
+  } catch (...) {  // which a handler must not do
+    print(error);
   }
   is_in_handler = was_in_handler;
   handlers.leave();

@@ -15,6 +15,7 @@
 #include "escrow/internal/last_error.hpp"
 #include "escrow/internal/profiler.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
+#include "why_invalid.hpp"
 
 namespace escrow::inline v0_2 {
 
@@ -27,7 +28,10 @@ namespace {
   if (enqueued != 0) {
     detail = std::to_string(enqueued) + " of the runs were enqueued before";
   } else if (status == cudaErrorStreamCaptureUnsupported) {
-    detail = "`stream` is being captured: add the graph as a child node (graph::add_child)";
+    bool const is_upload = std::string_view(api) == "cudaGraphUpload";
+    detail = is_upload ? "`stream` is being captured: upload before or after the capture"
+                       : "`stream` is being captured: add the graph as a child node "
+                         "(graph::add_child)";
   } else if (status == cudaErrorInvalidValue) {
     detail =
         "what an alloc_node allocates is freed before the next launch: by a free_node, "
@@ -90,11 +94,6 @@ constexpr std::size_t copies_max = std::size_t{1} << 20;
 constexpr char const* creating_exec = "graph_exec::graph_exec";
 
 std::string_view advice_for(cudaError_t instantiated, bool is_conditional) noexcept {
-  if (instantiated == cudaErrorInvalidValue) {
-    return "CUDA refuses a graph whose edges form a cycle, one with a condition that no node has, "
-           "bodies with other nodes than kernels, fills, copies of device memory, children and "
-           "conditional nodes, and `flags` that it does not know";
-  }
   if (instantiated != cudaErrorNotSupported) return {};
   if (is_conditional) {
     return "a graph with conditional nodes has one exec at a time, and none beside a clone or an "
@@ -128,8 +127,17 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
   {
     graph_lifetime_lock const lock;
     cudaError_t const status = cudaGraphInstantiate(&made, source.get(), options.flags);
-    check(status, "cudaGraphInstantiate", source_location::current(),
-          advice_for(status, survey.conditionals != 0));
+    std::string why;
+    if (status == cudaErrorInvalidValue) {
+      std::vector<cudaGraph_t> bodies = options.bodies;
+      if (source.core() != nullptr) {
+        for (auto const& each : source.core()->bodies) bodies.push_back(each.graph);
+      }
+      why = why_invalid(source.get(), bodies, options.flags);
+    } else {
+      why = advice_for(status, survey.conditionals != 0);
+    }
+    check(status, "cudaGraphInstantiate", source_location::current(), why);
   }
   exec_.reset(made);
   row_ = row_of(source.get());

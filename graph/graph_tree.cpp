@@ -3,9 +3,11 @@
 #include "graph_tree.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <iterator>
 #include <optional>
+#include <utility>
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/driver.hpp"
@@ -13,6 +15,24 @@
 #include "escrow/internal/reference_set.hpp"
 
 namespace escrow::inline v0_2 {
+
+char const* kind_name(cudaGraphNodeType type) noexcept {
+  static constexpr std::array<std::pair<cudaGraphNodeType, char const*>, 11> names{
+      {{cudaGraphNodeTypeKernel, "kernel"},
+       {cudaGraphNodeTypeMemcpy, "memcpy"},
+       {cudaGraphNodeTypeMemset, "memset"},
+       {cudaGraphNodeTypeHost, "host"},
+       {cudaGraphNodeTypeGraph, "child"},
+       {cudaGraphNodeTypeEmpty, "empty"},
+       {cudaGraphNodeTypeWaitEvent, "wait"},
+       {cudaGraphNodeTypeEventRecord, "record"},
+       {cudaGraphNodeTypeMemAlloc, "alloc"},
+       {cudaGraphNodeTypeMemFree, "free"},
+       {cudaGraphNodeTypeConditional, "conditional"}}};
+  auto const is_it = [type](auto const& each) { return each.first == type; };
+  auto const* const found = std::ranges::find_if(names, is_it);
+  return found == names.end() ? "other" : found->second;
+}
 
 child_graphs children_of(cudaGraph_t graph) {
   child_graphs found;

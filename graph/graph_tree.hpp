@@ -9,7 +9,10 @@
 
 namespace escrow::inline v0_2 {
 
-// All functions throw cuda_error, std::bad_alloc.
+// As the kinds of nodes are named.
+[[nodiscard]] char const* kind_name(cudaGraphNodeType type) noexcept;
+
+// All that follow throw cuda_error, std::bad_alloc.
 
 struct child_graphs {
   std::vector<cudaGraph_t> graphs;  // in the order of nodes, which a copy preserves

@@ -77,7 +77,7 @@ void sharing_group::run_call(stream_ref stream, cudaError_t (*invoke)(void const
                              source_location where) const {
   std::optional<run_scope> scope;
   detail::called_at(its_name, where, [&] { scope.emplace(order_, stream, wait_max); });
-  check(invoke(argument), "sharing_group::run: `call`", where);
+  check(invoke(argument), "sharing_group::run: the function", where);
   detail::called_at(its_name, where, [&] { scope->leave(); });
 }
 

@@ -179,7 +179,7 @@ void hoisted::run_launch(stream_ref stream, cudaError_t (*run)(void const*), voi
     throw;
   }
   if (status != cudaSuccess) mine->leave_or_report(call);
-  check(status, "hoisted::launch: `call`", where);
+  check(status, "hoisted::launch: the function", where);
   detail::called_at(call, where, [&] {
     if (mine->now) mine->leave(call);
   });
@@ -227,6 +227,9 @@ void hoisted::record_and_release(char const* call, stream_ref stream) {
 void hoisted::release_after(event_ref ready, source_location where) {
   constexpr char const* call = "hoisted::release_after";
   detail::called_at(call, where, [&] {
+    if (ready.get() == nullptr) {
+      throw usage_error(call, "`ready` is null", "pass a recorded event");
+    }
     require_outside(call).require_known_end(call, nullptr);
     relaxed_capture_scope const relaxed;  // otherwise the query could invalidate a capture
     cudaError_t const status = cudaEventQuery(ready.get());

@@ -89,7 +89,8 @@ graph_exec::state& stream_launcher::require(char const* call) const {
   if (thread_ == std::this_thread::get_id()) [[likely]]
     return its;
   throw usage_error(call, "the launcher is bound to another thread",
-                    "call it on the thread that created the launcher");
+                    "call it on the thread that created the launcher; a launcher that ends on "
+                    "another one, without flush() before, leaks what its graph holds");
 }
 
 }  // namespace escrow::inline v0_2

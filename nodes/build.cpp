@@ -60,6 +60,7 @@ void graph_builder_ref::require_beside(char const* call, std::string const& argu
 }
 
 node graph_builder_ref::node_of(cudaGraphNode_t handle) const noexcept {
+  if (handle == nullptr) return {};
   graph_builder_ref place = *this;
   place.after_ = handle;
   if (place.standing_ == standing::destroyed) place.standing_ = standing::there;

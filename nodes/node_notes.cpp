@@ -2,33 +2,12 @@
 // The texts.
 #include "node_notes.hpp"
 
-#include <algorithm>
-#include <array>
-#include <utility>
-
 #include "escrow/nodes/launch.hpp"
+#include "graph_tree.hpp"
 
 namespace escrow::inline v0_2 {
 
 namespace {
-
-char const* name_of(cudaGraphNodeType type) noexcept {
-  static constexpr std::array<std::pair<cudaGraphNodeType, char const*>, 11> names{
-      {{cudaGraphNodeTypeKernel, "kernel"},
-       {cudaGraphNodeTypeMemcpy, "memcpy"},
-       {cudaGraphNodeTypeMemset, "memset"},
-       {cudaGraphNodeTypeHost, "host"},
-       {cudaGraphNodeTypeGraph, "child"},
-       {cudaGraphNodeTypeEmpty, "empty"},
-       {cudaGraphNodeTypeWaitEvent, "wait"},
-       {cudaGraphNodeTypeEventRecord, "record"},
-       {cudaGraphNodeTypeMemAlloc, "alloc"},
-       {cudaGraphNodeTypeMemFree, "free"},
-       {cudaGraphNodeTypeConditional, "conditional"}}};
-  auto const is_it = [type](auto const& each) { return each.first == type; };
-  auto const* const found = std::ranges::find_if(names, is_it);
-  return found == names.end() ? "other" : found->second;
-}
 
 // Why CUDA refuses a kernel of this shape, if it is one.
 std::string kernel_note(cudaError_t status, cudaGraphNodeParams const& params) {
@@ -66,8 +45,8 @@ std::string change_note(cudaError_t status, cudaGraphNode_t changed,
   cudaGraphNodeType type{};
   if (!succeeded(cudaGraphNodeGetType(changed, &type))) return "";
   if (type != params.type) {
-    return std::string("the node is of kind ") + name_of(type) + ", `kind` is of kind " +
-           name_of(params.type) + ": destroy the node, and add another";
+    return std::string("the node is of kind ") + kind_name(type) + ", `kind` is of kind " +
+           kind_name(params.type) + ": destroy the node, and add another";
   }
   if (type == cudaGraphNodeTypeMemFree) {
     return "CUDA does not change a node that frees memory: destroy it, and add another";
@@ -90,7 +69,7 @@ std::string switch_note(cudaError_t status, cudaGraphNode_t asked) {
       type == cudaGraphNodeTypeMemcpy) {
     return "the node is younger than the exec: make another graph_exec";
   }
-  return std::string("the node is of kind ") + name_of(type) +
+  return std::string("the node is of kind ") + kind_name(type) +
          ": CUDA disables kernels, memsets and memcpies only";
 }
 

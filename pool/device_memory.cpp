@@ -111,22 +111,25 @@ cudaError_t allocate_patiently(memory_source const& source, void** address, std:
 
 }  // namespace
 
-device_block::device_block(std::size_t bytes, memory_source const& source, source_location where)
+device_block::device_block(char const* call, std::size_t bytes, memory_source const& source,
+                           source_location where)
     : bytes_(bytes), free_(source.free) {
-  if (!source.allocate || !source.free) {
-    throw usage_error(usage_error("device_block", "`source` has no `allocate` or no `free`",
-                                  "give it both, or use memory_source::device()"),
-                      where);
-  }
-  relaxed_capture_scope const relaxed(where);
-  cudaError_t const status = allocate_patiently(source, &data_, bytes);
-  if (status != cudaSuccess) {
-    throw cuda_error(status, source.name, where, "for " + std::to_string(bytes) + " bytes");
-  }
-  if (data_ == nullptr && bytes != 0) {
-    throw cuda_error(cudaErrorMemoryAllocation, source.name, where,
-                     "it returned success and a null address");
-  }
+  detail::called_at(call, where, [&] {
+    if (!source.allocate || !source.free) {
+      throw usage_error(call, "`source` has no `allocate` or no `free`",
+                        "give it both, or use memory_source::device()");
+    }
+    relaxed_capture_scope const relaxed;
+    cudaError_t const status = allocate_patiently(source, &data_, bytes);
+    if (status != cudaSuccess) {
+      throw cuda_error(status, source.name, source_location::current(),
+                       "for " + std::to_string(bytes) + " bytes");
+    }
+    if (data_ == nullptr && bytes != 0) {
+      throw cuda_error(cudaErrorMemoryAllocation, source.name, source_location::current(),
+                       "it returned success and a null address");
+    }
+  });
 }
 
 device_block::~device_block() {

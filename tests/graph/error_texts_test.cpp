@@ -103,12 +103,18 @@ TEST_F(ErrorTexts, OfALaunchOrUploadIntoACaptureSayWhatToCallInstead) {
   cargo taken = make_cargo();
   for (graph const& source : {captured_without_cargo(), captured(taken)}) {
     graph_exec exec(source);
-    for (auto const& [api, call] : std::vector<std::pair<std::string, std::function<void()>>>{
-             {"cudaGraphLaunch", [&] { exec.launch(two); }},
-             {"cudaGraphUpload", [&] { exec.upload(two); }}}) {
+    struct refused {
+      char const* api;
+      std::function<void()> call;
+      char const* advice;
+    };
+    for (refused const& each : std::vector<refused>{
+             {"cudaGraphLaunch", [&] { exec.launch(two); }, "child node (graph::add_child)"},
+             {"cudaGraphUpload", [&] { exec.upload(two); },
+              "upload before or after the capture"}}) {
       test::capture const open{two, cudaStreamCaptureModeThreadLocal};
-      expect_explained(call, {api, "cudaErrorStreamCaptureUnsupported",
-                              "`stream` is being captured", "child node (graph::add_child)"});
+      expect_explained(each.call, {each.api, "cudaErrorStreamCaptureUnsupported",
+                                   "`stream` is being captured", each.advice});
     }
   }
 }

@@ -70,8 +70,9 @@ TEST_P(Capture, WhoseCallReturnsAnErrorIsDropped) {
     retire(on.get(), fate);
     return cudaErrorInvalidValue;
   };
-  expect_error<cuda_error>([&] { return capture_one(fail); },
-                           {"graph_test.cpp", "capture: `enqueue` returned cudaErrorInvalidValue"});
+  expect_error<cuda_error>(
+      [&] { return capture_one(fail); },
+      {"graph_test.cpp", "capture: the function returned cudaErrorInvalidValue"});
   expect_dropped();
 }
 

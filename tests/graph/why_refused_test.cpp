@@ -17,13 +17,21 @@ TEST_F(WhyRefused, IsSaidOfGraphs) {
     node const second = first.join();
     expect_refused({{"node::after", {"`other` is the node itself"}, [&] { first.after(first); }}});
     first.after(second);
-    expect_explained([&] { graph_exec{circle}; }, {"graph_exec::graph_exec", "edges form a cycle",
-                                                   "a condition that no node has"});
+    expect_explained([&] { graph_exec{circle}; },
+                     {"graph_exec::graph_exec", "its edges form a cycle"});
   }
   {
     graph unused;
     static_cast<void>(build(unused).make_condition(0));
     expect_explained([&] { graph_exec{unused}; }, {"a condition that no node has"});
+  }
+  {
+    graph loop;
+    escrow::conditional_node const branch = build(loop).add(if_node(build(loop).make_condition(0)));
+    branch.body().add(host_node([] {}));
+    expect_explained([&] { graph_exec{loop}; }, {"a body has a node of kind host"});
+    expect_explained([&] { graph_exec(captured_without_cargo(), {.flags = 1U << 30U}); },
+                     {"`flags` has bits that CUDA does not know"});
   }
   {
     graph branching;
@@ -106,6 +114,28 @@ TEST_F(WhyRefused, IsSaidOfAPoolOfPointersThatNothingDestroys) {
   expect_refused({{"resource_pool::resource_pool",
                    {"`destroy` of \"blocks\" is empty, and its resources are pointers"},
                    [&] { resource_pool<int*>(options(1), [] { return new int; }); }}});
+}
+
+TEST_F(WhyRefused, IsSaidOfMemoryThatIsNotThere) {
+  constexpr std::size_t too_many = std::size_t{1} << 50;
+  expect_explained([&] { device_buffer<char>{too_many}; },
+                   {"device_buffer: ", "for 1125899906842624 bytes"});
+  expect_explained([&] { device_block{too_many}; },
+                   {"device_block: ", "for 1125899906842624 bytes"});
+}
+
+TEST_F(WhyRefused, IsSaidInACallback) {
+  std::string text;
+  auto const allocates = [](void* to) {
+    try {
+      device_block{4};
+    } catch (std::exception const& failed) {
+      *static_cast<std::string*>(to) = failed.what();
+    }
+  };
+  must(cudaLaunchHostFunc(one, allocates, &text));
+  sync(one);
+  EXPECT_NE(text.find("in a CUDA callback"), std::string::npos) << text;
 }
 
 TEST_F(WhyRefused, IsSaidOfEventsThatAreNotThere) {

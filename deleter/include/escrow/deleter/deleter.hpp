@@ -135,8 +135,9 @@ class ESCROW_API deleter {
 
   // Destroys `owner` once the last record of `ready` is done. Before that, the event must be
   // neither recorded again nor destroyed (the owner may contain it). Throws std::bad_alloc, and
-  // cuda_error, also if it was recorded in a capture, which CUDA invalidates if it goes on; the
-  // caller then keeps the owner. Any thread. Source: cudaEventQuery.
+  // cuda_error, also for an event that was recorded in a capture: this call invalidates that
+  // capture if it has not ended. The caller then keeps the owner. Any thread. Source:
+  // cudaEventQuery.
   template <class Owner>
   void retire_after(event_ref ready, Owner&& owner,
                     source_location where = source_location::current()) {

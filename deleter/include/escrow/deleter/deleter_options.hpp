@@ -27,8 +27,9 @@ struct deleter_options {
   // sleeps until a push wakes it. Meanwhile a push needs no wake-up.
   std::chrono::microseconds linger{1000};
   // Called with each error that no caller can be told, on the worker or the thread that polls or
-  // releases; possibly concurrently. Must not throw; exceptions are dropped. If empty, the first
-  // ten of the process go to standard error. See deleter::set_on_error().
+  // releases; possibly concurrently. Must not throw: the exception is dropped, and the
+  // error goes to standard error. If empty, the first ten of the process go there. See
+  // deleter::set_on_error().
   std::function<void(std::exception const&)> on_error = {};
 };
 

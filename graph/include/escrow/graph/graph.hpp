@@ -199,7 +199,7 @@ graph capture(stream_ref stream, Enqueue&& enqueue, capture_options options,
   capture_scope scope(call, stream, options, where);
   cudaError_t const status = detail::status_on(stream, std::forward<Enqueue>(enqueue));
   if (status != cudaSuccess) [[unlikely]] {
-    detail::called_at(call, where, [&] { check(status, "`enqueue`", source_location()); });
+    detail::called_at(call, where, [&] { check(status, "the function", source_location()); });
   }
   return scope.end_as(call, where);
 }

@@ -204,8 +204,10 @@ class ESCROW_API node : public graph_builder_ref {
   template <class Other>
   void set(Other const&, source_location = source_location::current()) const
       requires(!detail::changeable_kind<Other>) {
-    static_assert(detail::changeable_kind<Other>,
-                  "CUDA changes no such node: destroy it, and add another");
+    static_assert(
+        detail::changeable_kind<Other>,
+        "set() takes a kind, such as kernel_node(...); CUDA changes no other node: destroy "
+        "it, and add another");
   }
 
   // The same of a kind that was read: all launch attributes are then as they were.

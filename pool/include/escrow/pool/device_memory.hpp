@@ -85,7 +85,8 @@ class ESCROW_API device_block {
  public:
   // Allocates `bytes` bytes, not initialized.
   explicit device_block(std::size_t bytes, memory_source const& source = memory_source::device(),
-                        source_location where = source_location::current());
+                        source_location where = source_location::current())
+      : device_block("device_block", bytes, source, where) {}
   device_block(device_block&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),
         bytes_(std::exchange(other.bytes_, 0)),
@@ -107,8 +108,13 @@ class ESCROW_API device_block {
   [[nodiscard]] explicit operator bool() const noexcept { return data_ != nullptr || free_; }
 
  private:
+  template <class T>
+  friend class device_buffer;
   friend class scratch_pool;
 
+  // For a caller with that name, which errors have.
+  device_block(char const* call, std::size_t bytes, memory_source const& source,
+               source_location where);
   // Of memory that its arena has.
   device_block(void* in_arena, std::size_t bytes) noexcept : data_(in_arena), bytes_(bytes) {}
 
@@ -160,7 +166,8 @@ class device_buffer {
   // Throws cuda_error; usage_error if `count` is too large.
   explicit device_buffer(std::size_t count, memory_source const& source = memory_source::device(),
                          source_location where = source_location::current())
-      : block_(detail::bytes_of<T>("device_buffer", count, where), source, where) {}
+      : block_("device_buffer", detail::bytes_of<T>("device_buffer", count, where), source, where) {
+  }
 
   [[nodiscard]] T* data() const noexcept ESCROW_OF_THIS { return static_cast<T*>(block_.data()); }
   [[nodiscard]] std::size_t size() const noexcept { return block_.size() / sizeof(T); }  // elements

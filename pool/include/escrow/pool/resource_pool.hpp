@@ -77,7 +77,8 @@ struct pool_options {
   bool held_until_closed = false;
   // For debugging: releases of leases, and claims of claimers, throw usage_error if their stream
   // was destroyed and another one has its handle, which they would use otherwise. If none has, CUDA
-  // crashes in any call with the handle (measured, driver 580); the simulated runtime reports both.
+  // crashes in any call with the handle (measured, driver 580). The simulated runtime ends the
+  // process there by itself; for a reused handle it needs this option, too.
   bool check_streams = false;
 };
 
@@ -198,7 +199,8 @@ class resource_pool {
                                                  std::convertible_to<Destroy, destroy_function>)) {
     constexpr bool makes = std::convertible_to<Make, make_function>;
     constexpr bool recycles = std::convertible_to<Recycle, recycle_function>;
-    static_assert(makes, "`make` takes nothing, returns a resource, and can be copied");
+    static_assert(makes,
+                  "`make` takes nothing, returns a T, as of resource_pool<T>, and can be copied");
     static_assert(!makes || recycles, "`recycle` takes (T&, stream_ref), and can be copied");
     static_assert(!makes || !recycles || std::convertible_to<Destroy, destroy_function>,
                   "`destroy` takes a T&, and can be copied");
