@@ -23,9 +23,8 @@ std::string_view usual_note(cudaError_t status) noexcept {
   switch (status) {
     case cudaErrorNotPermitted:
       return "it was called in a CUDA callback (host function, destructor of a user object), where "
-             "CUDA permits no call: leave it to a thread of the program, or retire() an owner "
-             "whose "
-             "destructor makes it";
+             "CUDA permits no call: leave it to a thread of the program, or retire() an owner that "
+             "makes it when it is destroyed";
     case cudaErrorStreamCaptureIsolation:
       return "a capture may not wait for work that is not part of it: wait before it begins, or "
              "record the event in it";

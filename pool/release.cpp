@@ -84,9 +84,6 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream, char const* call
 }
 
 void slot_pool::release_at_end(claimed_slot& lease) noexcept {
-  // Its stream may be gone, and CUDA, too.
-  if (deleter_core::is_process_exiting()) [[unlikely]]
-    return leak(lease);
   state& in = *lease.what->pool_.state_;
   bool is_refusal = false;                    // and so says what is wrong
   for (bool const is_last : {false, true}) {  // the failure may not repeat

@@ -184,7 +184,7 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   // lifecycle.cpp
   void bind_group();  // to the pool's device; throws usage_error if it is another's
   void destroy(slot& idle) noexcept;
-  // Leaks and counts a slot that may be in use, and makes room for another one.
+  // Leaks and counts a slot that may be in use. It makes room below slots_max, not below bytes_max.
   void leak(slot& unknown) noexcept;
   void drop_reference() noexcept;  // callers may hold a lock or capture
   struct let_go {
