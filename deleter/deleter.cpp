@@ -178,7 +178,7 @@ void deleter::finish_with_graph(retired_object& object, retirement const& begun)
   object.enter_graph();
   bool is_taken = false;
   try {
-    hold_in_graph(object, object.is_written(), begun.graph, begun.id,
+    hold_in_graph(object, object.use(), begun.graph, begun.id,
                   begun.how == retirement::kind::in_capture, nullptr, is_taken);
   } catch (...) {
     if (!is_taken) object.push();  // owners are always destroyed on the worker

@@ -54,11 +54,11 @@ void graph_registry::add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_
   entry const* const found = find(original);
   if (found == nullptr || (found->sets.empty() && !found->is_hoisted)) return;
   bool const is_hoisted = found->is_hoisted;
-  auto groups = found->groups;               // also of what was hoisted
+  auto orders = found->orders;               // also of what was hoisted
   note(id, copy, std::vector(found->sets));  // another entry may be moved
   entry& its = entries_.find(copy)->second;
   its.is_hoisted = is_hoisted;
-  its.groups.swap(groups);
+  its.orders.swap(orders);
   its.copied_leases.swap(leases);
   if (its.is_owned) return;
   entry const* const whole = find(root);
@@ -74,6 +74,8 @@ void graph_registry::remove_hoisted(reference_set& set, cudaGraph_t graph) noexc
   auto const found = entries_.find(graph);
   if (found == entries_.end()) return;
   found->second.is_hoisted = true;
+  // seal() has made room.
+  if (set.has_claims()) found->second.orders.push_back(set.order_);
   set.hoisted_off_ = found->second.id;
   if (set.hoisted_off_ == set.id_) set.leave_its_graph();
   drop(set, graph);
@@ -136,8 +138,11 @@ void graph_registry::remove_set(reference_set& doomed) noexcept {
 
 std::vector<reference_set*> graph_registry::seal(cudaGraph_t graph) {
   std::lock_guard const lock(mutex_);
-  entry const* const found = find(graph);
-  if (found == nullptr) return {};
+  auto const its = entries_.find(graph);
+  if (its == entries_.end()) return {};
+  entry* const found = &its->second;
+  std::erase_if(found->orders, [](auto const& each) { return each.expired(); });
+  found->orders.reserve(found->orders.size() + found->sets.size());  // see remove_hoisted()
   note_outliving(*found);  // nobody seals a graph that is being captured into
   std::vector<reference_set*> sealed = found->sets;
   for (reference_set* const each : sealed) each->phase_ = reference_set::phase::sealed;
@@ -202,8 +207,24 @@ graph_registry::group_set graph_registry::groups_of(cudaGraph_t graph) const {
   std::lock_guard const lock(mutex_);
   entry const* const found = find(graph);
   if (found == nullptr) return result;
-  for (auto const& each : found->groups) {
-    if (auto group = each.lock()) result.insert(std::move(group));
+  for (auto const& each : found->orders) {
+    auto order = each.lock();
+    if (order != nullptr && order->group != nullptr) result.insert(std::move(order));
+  }
+  return result;
+}
+
+graph_registry::group_set graph_registry::claims_of(cudaGraph_t graph) const {
+  group_set result;
+  std::lock_guard const lock(mutex_);
+  entry const* const found = find(graph);
+  if (found == nullptr) return result;
+  for (reference_set const* const each : found->sets) {
+    if (each->has_claims()) result.insert(each->order_);
+  }
+  for (auto const& each : found->orders) {
+    auto order = each.lock();
+    if (order != nullptr && order->group == nullptr) result.insert(std::move(order));
   }
   return result;
 }

@@ -22,20 +22,20 @@ void CUDART_CB drop_graph_reference(void* set) noexcept {
 
 }  // namespace
 
-void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std::uint64_t id,
+void hold_in_graph(reclaimable& member, member_use use, cudaGraph_t graph, std::uint64_t id,
                    bool may_append, std::shared_ptr<group_order> const& group, bool& is_taken,
                    kept_sets* keeper) {
   graph_registry& registry = graph_registry::global();
-  is_taken = may_append && registry.append(id, graph, member, is_written, group.get(), keeper);
+  is_taken = may_append && registry.append(id, graph, member, use, group.get(), keeper);
   if (is_taken) return;
   ref<reference_set> made = reference_set::make(member.core(), member.device(), group);
-  made->append(member, is_written);
+  made->append(member, use);
   is_taken = true;  // if place() throws, the member is reclaimed with the set
   registry.place(std::move(made), graph, id, may_append, keeper);
 }
 
 bool graph_registry::append(std::uint64_t id, cudaGraph_t graph, reclaimable& member,
-                            bool is_written, group_order const* group, kept_sets const* keeper) {
+                            member_use use, group_order const* group, kept_sets const* keeper) {
   std::lock_guard const lock(mutex_);
   if (member.is_slot()) drop_released(id, graph);
   entry const* const found = find(graph, id);
@@ -47,7 +47,7 @@ bool graph_registry::append(std::uint64_t id, cudaGraph_t graph, reclaimable& me
       throw usage_error("claim or retire", "the capture was ended while the call used it",
                         "use a stream on one thread at a time");
     }
-    each->append(member, is_written);
+    each->append(member, use);
     return true;
   }
   return false;
@@ -64,9 +64,9 @@ ref<reference_set> reference_set::make(deleter_core& core, int device,
   return ref<reference_set>(*new reference_set(core, device, std::move(order)));
 }
 
-void reference_set::append(reclaimable& member, bool is_written) {
+void reference_set::append(reclaimable& member, member_use use) {
   members_.emplace_back(member);
-  is_written_ |= is_written;
+  use_ = std::max(use_, use);
   if (member.is_slot()) static_cast<slot_reference&>(member).enter(*this);
 }
 
@@ -146,14 +146,14 @@ void graph_registry::note(std::uint64_t id, cudaGraph_t graph,
   std::vector<reference_set*>& sets = found->second.sets;
   try {
     sets.reserve(sets.size() + added.size());
-    auto& groups = found->second.groups;
+    auto& orders = found->second.orders;
     for (reference_set* const each : added) {
       auto const& order = each->order_;
       auto const is_it = [&order](auto const& known) {  // lock() could destroy it here
         return !known.owner_before(order) && !order.owner_before(known);
       };
-      if (order->group == nullptr || std::ranges::any_of(groups, is_it)) continue;
-      groups.push_back(order);
+      if (order->group == nullptr || std::ranges::any_of(orders, is_it)) continue;
+      orders.push_back(order);
     }
   } catch (...) {
     erase_if_unused(found);
@@ -176,7 +176,7 @@ void graph_registry::clear(entries::iterator dead) noexcept {
   }
   for (reference_set* const each : dead->second.sets) std::erase(each->graphs_, dead->first);
   dead->second.sets.clear();
-  dead->second.groups.clear();
+  dead->second.orders.clear();
   dead->second.leases.clear(spare_leases_);
   dead->second.copied_leases.clear();
   dead->second.is_hoisted = false;

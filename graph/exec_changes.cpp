@@ -8,6 +8,7 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "exec_state.hpp"
+#include "shared_claims.hpp"
 
 namespace escrow::inline v0_2 {
 
@@ -55,6 +56,19 @@ void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params, n
   change(node, params, std::move(added));
 }
 
+void graph_exec::state::refuse_race(char const* call, cudaGraphNode_t node,
+                                    graph_registry::group_set claims) const {
+  std::shared_ptr<graph_core> const source = source_.lock();
+  if (claims.empty()) return;
+  changed_claims changed;
+  for (auto const& [each, sets] : of_nodes_) changed.emplace(each, claims_in(sets));
+  changed.insert_or_assign(node, std::move(claims));
+  if (!has_unordered_claims(source->native(), source->bodies, changed)) return;
+  throw usage_error(call, claims_may_race,
+                    "capture the work of `kind` once more, or change the node by node::set in a "
+                    "graph that orders them, and use graph_exec::update");
+}
+
 void graph_exec::state::set_child(cudaGraphNode_t node, graph_core* child) {
   constexpr char const* call = "set";
   require_known_end(call);
@@ -73,6 +87,7 @@ void graph_exec::state::set_child(cudaGraphNode_t node, graph_core* child) {
         "a kernel of `kind`, or of the exec, runs in clusters, which CUDA may keep as they are",
         "change the node by node::set, and create another graph_exec");
   }
+  refuse_race(call, node, claims_in(source.native()));
   hoist_scope const off(call, survey);
   cudaGraphNodeParams params{};
   params.type = cudaGraphNodeTypeGraph;

@@ -72,6 +72,8 @@ class ESCROW_LOCAL graph_exec::state {
   // Gives CUDA's node of the exec other parameters, and keeps `added` for it, in place of what an
   // earlier change gave it.
   void change(cudaGraphNode_t node, cudaGraphNodeParams& params, reference_sets added);
+  // Refuses claims for a child node that another part of the exec uses, in no order with it.
+  void refuse_race(char const* call, cudaGraphNode_t node, graph_registry::group_set claims) const;
   // Exchanges it for what was held before, which has an end of its own: launches record the new one
   // again and again.
   void hold(holding& next) noexcept;

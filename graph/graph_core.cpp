@@ -117,7 +117,7 @@ ref<reference_set> graph_core::set_of(std::span<retired_object* const> owners,
   ref<reference_set> made = reference_set::make(keeper(), device_, std::move(order));
   made->reserve(owners.size());
   for (retired_object* const each : owners) {
-    made->append(*each, each->is_written());
+    made->append(*each, each->use());
   }
   return made;
 }
@@ -178,7 +178,7 @@ void graph_core::keep_after(Call const& call, node_owner kept) {
   if (payloads_.size() == payloads_.capacity()) payloads_.reserve(2 * payloads_.size() + 8);
   cudaGraphNode_t const node = call();  // nothing fails after it
   if (owner || !payloads_.empty()) payloads_.push_back({node, owner.get()});
-  if (owner) placed_.back()->append(*owner, owner->is_written());
+  if (owner) placed_.back()->append(*owner, owner->use());
 }
 
 cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,

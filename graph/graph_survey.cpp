@@ -14,6 +14,7 @@
 #include "escrow/internal/retry_cleanup.hpp"
 #include "graph_tree.hpp"
 #include "kept_leases.hpp"
+#include "shared_claims.hpp"
 
 namespace escrow::inline v0_2 {
 
@@ -67,7 +68,7 @@ group_set survey_tree(char const* call, cudaGraph_t graph, graph_survey& found) 
   registry.forget_released(0, graph);
   if (registry.known(graph).is_used) found.known.insert(graph);
   child_graphs const children = children_of(graph);
-  found.conditionals += children.conditionals;
+  found.conditionals += children.conditionals.size();
   if (found.is_for_exec) add_clusters(found.clusters, children.kernels);
   std::vector<group_set> parts{registry.groups_of(graph)};
   for (cudaGraph_t const child : children.graphs) parts.push_back(survey_tree(call, child, found));
@@ -113,6 +114,16 @@ graph_survey survey(char const* call, cudaGraph_t root, graph_core* core,
   // A body may run whenever others do.
   group_order const* const shared = shared_group(parts);
   if (shared != nullptr) note_concurrent(found, "a conditional node's body and a part", *shared);
+  if (found.problem.empty() && found.known.size() > 1) {
+    auto const own = core == nullptr ? std::span<graph_core::body const>() : core->bodies;
+    std::vector<cudaGraph_t> all(bodies.begin(), bodies.end());  // other bodies are found
+    all.push_back(root);
+    auto const has_race = [own](cudaGraph_t each) { return has_unordered_claims(each, own); };
+    if (std::ranges::any_of(all, has_race)) {
+      found.problem = claims_may_race;
+      found.advice = order_the_claims;
+    }
+  }
   found.lacks_bodies =
       all_bodies.size() < found.conditionals && !graph_registry::global().is_empty();
   return found;

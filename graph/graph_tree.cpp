@@ -39,7 +39,7 @@ child_graphs children_of(cudaGraph_t graph) {
   for (cudaGraphNode_t const node : nodes_of(graph)) {
     cudaGraphNodeType type{};
     check(query_type(node, type), "cudaGraphNodeGetType");
-    if (type == cudaGraphNodeTypeConditional) ++found.conditionals;
+    if (type == cudaGraphNodeTypeConditional) found.conditionals.push_back(node);
     if (type == cudaGraphNodeTypeKernel) found.kernels.push_back(node);
     if (type != cudaGraphNodeTypeGraph) continue;
     check(cudaGraphChildGraphNodeGetGraph(node, &found.graphs.emplace_back()),

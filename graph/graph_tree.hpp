@@ -17,7 +17,7 @@ namespace escrow::inline v0_2 {
 struct child_graphs {
   std::vector<cudaGraph_t> graphs;  // in the order of nodes, which a copy preserves
   std::vector<cudaGraphNode_t> nodes;
-  std::size_t conditionals = 0;  // nodes
+  std::vector<cudaGraphNode_t> conditionals;
   std::vector<cudaGraphNode_t> kernels;
 };
 [[nodiscard]] child_graphs children_of(cudaGraph_t graph);

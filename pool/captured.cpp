@@ -162,7 +162,8 @@ void slot_pool::state::hold_in_graph(slot& taken, capture_info const& capture, b
   graph_hold& hold = make_hold(taken, capture.id, is_claim, where);
   bool is_taken = false;
   try {
-    escrow::hold_in_graph(hold, true, capture.graph, capture.id, true,
+    escrow::hold_in_graph(hold, is_claim ? member_use::claimed : member_use::written, capture.graph,
+                          capture.id, true,
                           is_claim && options.group ? options.group->order() : nullptr, is_taken,
                           options.held_until_closed ? kept.get() : nullptr);
   } catch (...) {

@@ -71,11 +71,6 @@ struct world_changes : world_nodes {
     return set_in_graph(n, with_code(y, all_.add_work()));
   }
 
-  /// Whether something fails inside the operation.
-  static bool may_be_half_done() {
-    return mine_->what->failing_call != 0 || mine_->what->failing_allocation != 0;
-  }
-
   outcome do_destroy_node(nth n) {
     node_place& at = nodes_[n];
     node const destroyed = at.handle;

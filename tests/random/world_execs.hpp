@@ -46,7 +46,8 @@ struct world_execs : world_graphs {
       }
     });
     if (result != done) {
-      meet(concurrent_branches_refused, result == refused);
+      meet(concurrent_branches_refused, result == refused && run_->shares);
+      meet(copies_that_race_refused, result == refused && !run_->shares);
       place = {};
       return result;
     }

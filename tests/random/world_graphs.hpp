@@ -7,6 +7,31 @@
 namespace escrow::test {
 
 struct world_graphs : world_retired {
+  /// Whether something fails inside the operation.
+  static bool may_be_half_done() {
+    return mine_->what->failing_call != 0 || mine_->what->failing_allocation != 0;
+  }
+
+  /// Whether the graph has the claims of one capture twice: copies of one graph, in some order.
+  bool has_claims_twice(graph_place const& place) const {
+    if (!place.is_parent) return false;
+    if (place.is_hoisted) return true;
+    contents const& in = model_.graphs[static_cast<nth>(&place - graphs_.data())];
+    entries all = in.held;
+    append(all, in.lingering);
+    append(all, in.replaced);
+    return std::ranges::any_of(all, [&all](entry const& each) {
+      auto const is_same = [&each](entry const& other) {
+        return &other != &each && other.thing == each.thing && other.generation == each.generation;
+      };
+      return each.claimed && std::ranges::any_of(all, is_same);
+    });
+  }
+  /// Whether branches of the graph might run concurrently that share a slot.
+  bool may_be_refused(graph_place const& place) const {
+    return (run_->shares && (place.is_parent || place.is_single)) || has_claims_twice(place);
+  }
+
   /// What a copy of a graph keeps. `known`: Escrow made it.
   static contents copy_of(contents const& original, bool known) {
     contents copy = original;
@@ -147,9 +172,10 @@ struct world_graphs : world_retired {
     if (is_known && outer.has_memory && is_disturbed_) append(added.lingering, added.held);
     if (!is_known) added.grows_with.push_back(inner.serial);
     model_.graphs[parent].append(added);
+    meet(claims_of_a_capture_twice_in_a_graph, has_claims_twice(outer));
     meet(things_on_a_parent_graph, !added.held.empty());
-    // add_child() comes after all that is there, which may use the same; the others do not.
-    if (!is_known || way == 2) make_racy(added.needed);
+    // Execs of graphs in which two copies may run concurrently are refused.
+    if (!is_known || may_be_half_done()) make_racy(added.needed);
     return result;
   }
 

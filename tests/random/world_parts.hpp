@@ -45,7 +45,7 @@ struct world_parts : world_bodies {
       for (entry& each : *list) each.by_exec = by_exec;
     // A copy that could not be noted is in the graph all the same; hoisting does not find it.
     if (may_be_half_done()) append(copy.lingering, std::exchange(copy.held, {}));
-    make_racy(copy.needed);
+    if (may_be_half_done()) make_racy(copy.needed);
     return copy;
   }
 

@@ -215,10 +215,6 @@ struct world_state {
 
   /// What a stream may be refused for.
   bool is_unusable(nth s) const { return capture_at(s).is_invalid() || is_blocked(s); }
-  /// Whether branches of the graph might run concurrently that share a slot.
-  bool may_be_refused(graph_place const& place) const {
-    return run_->shares && (place.is_parent || place.is_single);
-  }
   bool has_exec(std::uint64_t serial) const {
     return std::ranges::any_of(execs_, [serial](exec_place const& each) {
       return each.is_there() && each.made_of == serial;

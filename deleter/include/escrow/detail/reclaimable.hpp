@@ -154,6 +154,13 @@ class slot_reference : public reclaimable {
   ~slot_reference() = default;
 };
 
+// What launches do with a member of a set.
+enum class member_use : std::uint8_t {
+  read,     // they need no order
+  written,  // execs that have it are ordered
+  claimed   // in the capture: two parts of one graph that have it must be ordered, too
+};
+
 // What: owns one reference to a T, which has add_ref() and drop_ref().
 template <class T>
 class ref {

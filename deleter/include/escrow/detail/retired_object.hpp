@@ -93,7 +93,9 @@ class alignas(64) retired_object final : public reclaimable {
     return *placed;
   }
 
-  [[nodiscard]] bool is_written() const noexcept { return is_written_; }  // see is_shared_owner
+  [[nodiscard]] member_use use() const noexcept {  // see is_shared_owner
+    return is_written_ ? member_use::written : member_use::read;
+  }
 
   // Before the record of its event: what its owner, and nobody else, accessed before is done then.
   void cover_uses(std::uint64_t stream) noexcept {
@@ -130,7 +132,7 @@ class alignas(64) retired_object final : public reclaimable {
   std::uint8_t shelf_ : 5 = 0;  // its shelf in the store; small, for the size below
   std::uint8_t place_ : 3;      // in its block
   bool in_graph_ : 1 = false;   // counted in deleter_stats::in_graphs
-  bool is_written_ : 1 = true;  // see is_written()
+  bool is_written_ : 1 = true;  // see use()
   std::int16_t event_device_ = -1;
   event own_event_ = event::none();     // of event_device_; kept for the next use
   destroy_function destroy_ = nullptr;  // null: empty

@@ -58,12 +58,15 @@ class reference_set final : public reclaimable {
   void reserve(std::size_t more) {
     if (members_.capacity() - members_.size() < more) members_.reserve(2 * members_.size() + more);
   }
-  // Appends a member; other sets may have it, too. `is_written`: launches that use it need an
-  // order. Throws std::bad_alloc if there is no room.
-  void append(reclaimable& member, bool is_written);
+  // Appends a member; other sets may have it, too. Throws std::bad_alloc if there is no room.
+  void append(reclaimable& member, member_use use);
   [[nodiscard]] std::size_t size() const noexcept { return members_.size(); }
 
-  [[nodiscard]] bool is_written() const noexcept { return is_written_; }
+  [[nodiscard]] bool is_written() const noexcept { return use_ != member_use::read; }
+  // Without a sharing group.
+  [[nodiscard]] bool has_claims() const noexcept {
+    return use_ == member_use::claimed && order_->group == nullptr;
+  }
   [[nodiscard]] std::shared_ptr<launch_order> const& order() const noexcept { return order_; }
 
   [[nodiscard]] static bool is_set(reclaimable const& thing) noexcept {
@@ -127,7 +130,7 @@ class reference_set final : public reclaimable {
   std::uint64_t id_ = 0;               // of the graph that it was made for; 0: not known
   reclaimable* owners_ = nullptr;      // for the destroy lane, linked by next_
   bool is_recycled_ = false;           // the recycle lane is done with it
-  bool is_written_ = false;            // written as members are appended
+  member_use use_ = member_use::read;  // the greatest of its members; written as they are appended
 
   // Guarded by the registry.
   enum class phase : std::uint8_t {
@@ -150,7 +153,7 @@ class reference_set final : public reclaimable {
 // graph_registry::place. `is_taken` returns whether the member was taken; then it is reclaimed even
 // if this throws. Throws usage_error for a capture that was invalidated meanwhile, cuda_error,
 // std::bad_alloc. Any thread. Source: cudaUserObjectCreate, cudaGraphRetainUserObject.
-void hold_in_graph(reclaimable& member, bool is_written, cudaGraph_t graph, std::uint64_t id,
+void hold_in_graph(reclaimable& member, member_use use, cudaGraph_t graph, std::uint64_t id,
                    bool may_append, std::shared_ptr<group_order> const& group, bool& is_taken,
                    kept_sets* keeper = nullptr);
 
@@ -221,7 +224,7 @@ class graph_registry {
   // if there is none. For a slot, sets that a recapture released are forgotten first: a set that an
   // owner finds closed is of a graph that was destroyed. Throws std::bad_alloc; usage_error then.
   [[nodiscard]] bool append(std::uint64_t id, cudaGraph_t graph, reclaimable& member,
-                            bool is_written, group_order const* group, kept_sets const* keeper);
+                            member_use use, group_order const* group, kept_sets const* keeper);
 
   // Places the set on `graph`, once: the graph's user object gets the reference, or `keeper` has
   // one, if it is not null and not released. `id`: the graph's; 0: not known, of an owned graph.
@@ -292,6 +295,9 @@ class graph_registry {
   // hoisted. Throws std::bad_alloc.
   using group_set = std::set<std::shared_ptr<launch_order>>;
   [[nodiscard]] group_set groups_of(cudaGraph_t graph) const;
+  // The launch orders of what was claimed in captures into the graph, without a sharing group.
+  // Throws std::bad_alloc.
+  [[nodiscard]] group_set claims_of(cudaGraph_t graph) const;
 
   // Leases of sharing groups (group_leases.cpp).
   // A capture into the graph has claimed one. Null if the graph is not known any more. Throws
@@ -360,8 +366,8 @@ class graph_registry {
     bool has_parts = false;         // others may be `part_of` it
     cudaGraph_t part_of = nullptr;  // a child graph, at any depth, of this one, owned then
     std::vector<reference_set*> sets;
-    // The sharing groups of these, and of those that were hoisted.
-    std::vector<std::weak_ptr<launch_order>> groups;
+    // The sharing groups of these, and of those that were hoisted, and orders of hoisted claims.
+    std::vector<std::weak_ptr<launch_order>> orders;
     lease_log leases;           // claimed in it, of these groups
     lease_spans copied_leases;  // of what it is a copy of
   };
