@@ -41,6 +41,7 @@ lease_spans graph_registry::leases_of(cudaGraph_t graph) const {
   if (found == nullptr) return all;
   all = found->copied_leases;
   found->leases.for_each([&](std::shared_ptr<group_lease> each) {
+    each->is_copied.store(true, std::memory_order_relaxed);  // see there
     lease_span& its = all.emplace_back();
     its.claimed_after.assign(each->claimed_after.begin(), each->claimed_after.end());
     its.lease = std::move(each);

@@ -59,8 +59,9 @@ std::vector<graph_registry::noted_claim> graph_registry::claims_in(group_order c
     if (its.id == 0) continue;
     auto const add = [&](group_lease const& lease, lease_state now) {
       if (&lease.origin->group != &group) return;
-      all.push_back({its.id, lease.place, lease.origin->pool, lease.where, now, lease.claimed_at,
-                     now == lease_state::released ? lease.released_at : 0});
+      all.push_back(
+          {its.id, lease.place, lease.origin->pool, lease.where, now, lease.claimed_at,
+           now == lease_state::released ? lease.released_at.load(std::memory_order_relaxed) : 0});
     };
     // The state first: released_at is written before.
     for (lease_span const& each : its.copied_leases) add(*each.lease, each.state());

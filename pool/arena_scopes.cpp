@@ -46,6 +46,7 @@ claimed_slot slot_pool::claim_search::run_in(group_scope& scope) {
 
 void slot_pool::state::leave_arena(slot& idle) noexcept {
   idle.in_group_.reset();
+  idle.last_in_group_.reset();
   group_scope const* const scope = group_scope::of(idle.place_->graph);
   if (scope == nullptr) {
     if (!in_arena.its().rest(*idle.place_)) destroy(idle);

@@ -67,7 +67,7 @@ void capture_reuse::stop_reuse(slot& held) noexcept {
 
 bool capture_reuse::end_lease_now(slot& held, bool is_shared) noexcept {
   held.end_in_group();
-  held.in_group_.reset();
+  held.last_in_group_ = std::move(held.in_group_);
   held.is_leased_ = false;
   ++moves_;
   if (held.held_by_.empty()) return true;

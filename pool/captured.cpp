@@ -51,6 +51,7 @@ void slot_pool::claim_search::give_to_graph(slot& taken, bool is_exclusive) {
   }
   taken.was_used_ = true;  // the graph may be launched again
   taken.is_reused_ = false;
+  taken.last_in_group_.reset();
 }
 
 slot* slot_pool::claim_search::take_existing() {
@@ -103,6 +104,11 @@ void slot_pool::claim_search::note_in_group(slot& taken, lease_log::room& spare)
       taken.group_number_ = last.fetch_add(1, std::memory_order_relaxed) + 1;
     }
     covered.slot = taken.group_number_;
+  }
+  std::shared_ptr<group_lease> last = std::move(taken.last_in_group_);
+  if (taken.is_reused_ && last != nullptr && last->go_on(asked.where, covered, frontier.all())) {
+    taken.in_group_ = std::move(last);
+    return;
   }
   try {
     taken.in_group_ = graph_registry::global().note_lease(

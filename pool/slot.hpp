@@ -179,6 +179,8 @@ struct slot final : reclaimable {
   std::uint64_t group_number_ = 0;  // see lease_span::slot; 0: no capture has claimed it yet
   // What graphs know of its lease: of a capture, while it lives. Owned as the lease.
   std::shared_ptr<group_lease> in_group_;
+  // The same of the lease before: a claim where that was released continues it.
+  std::shared_ptr<group_lease> last_in_group_;
   void end_in_group(lease_state as = lease_state::over) noexcept {
     if (in_group_ != nullptr) in_group_->end(as);
   }

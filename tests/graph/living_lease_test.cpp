@@ -162,6 +162,76 @@ TEST_F(LivingLease, WithoutAGroupIsNoOneElsesConcern) {
   kept.reset();
 }
 
+// Claims on one line where the lease before was released: graphs know them as one.
+
+TEST_F(LivingLease, GoesOnWithTheNextClaimThatNothingSeparatesFromIt) {
+  auto const leases_in = [](graph const& of) {
+    return graph_registry::global().leases_of(of.get()).size();
+  };
+  graph const chain = captured([&](cudaStream_t on) {
+    for (int i = 0; i < 40; ++i) use(*pool, on);
+  });
+  EXPECT_EQ(leases_in(chain), 1U);
+  graph const with_work_between = captured([&](cudaStream_t on) {
+    for (int i = 0; i < 2; ++i) {
+      use(*pool, on);
+      must(launch_add(on, cells.data(), 1));
+    }
+  });
+  EXPECT_EQ(leases_in(with_work_between), 2U);
+  graph const on_two_lines = captured([&](cudaStream_t on) {
+    pool->claim(on).release();
+    pool->claim(on).release();
+  });
+  EXPECT_EQ(leases_in(on_two_lines), 2U);
+  EXPECT_FALSE(group.order()->leases->is_any_living());
+}
+
+TEST_F(LivingLease, ThatGoesOnIsNotOverwritten) {
+  graph const child = captured_use_of(*pool);
+  std::optional<block_lease> kept;
+  graph parent;
+  capture_into(parent.get(), [&](cudaStream_t on) {
+    for (int i = 0; i < 2; ++i) {
+      kept.emplace(pool->claim(on));
+      fill(*kept, on, i);
+      if (i == 0) kept.reset();
+    }
+  });
+  EXPECT_EQ(made(), 1) << "both use the slot";
+  EXPECT_EQ(graph_registry::global().leases_of(parent.get()).size(), 1U);
+  expect_error<usage_error>([&] { return parent.add_child(child); }, names);
+  kept.reset();
+  parent.add_child(child);
+  run(parent);
+}
+
+TEST_F(LivingLease, DoesNotGoOnOnceACopyHasSeenItsEnd) {
+  graph const child = captured_use_of(*pool);
+  graph parent;
+  std::vector<cudaGraphNode_t> last;
+  std::optional<block_lease> kept;
+  auto const claim_at_the_end = [&] {
+    capture_into(
+        parent.get(),
+        [&](cudaStream_t on) {
+          kept.emplace(pool->claim(on));
+          fill(*kept, on, 1);
+        },
+        last.data(), last.size());
+  };
+  claim_at_the_end();
+  last = nodes_of(parent.get());
+  capture_into(
+      parent.get(), [&](cudaStream_t) { kept.reset(); }, last.data(), last.size());
+  graph clone = parent.clone();
+  claim_at_the_end();
+  EXPECT_EQ(graph_registry::global().leases_of(parent.get()).size(), 2U);
+  clone.add_child(child);
+  kept.reset();
+  run(clone);
+}
+
 // Beyond its capture.
 
 TEST_F(LivingLease, IsReportedOnceWhenItsCaptureEnds) {
@@ -238,7 +308,7 @@ TEST_F(LivingLease, MayBeClaimedWhileStatisticsAreRead) {
   for (int i = 0; i < 100; ++i) {
     graph const source = captured([&](cudaStream_t on) {
       block_lease const first = pool->claim(on);
-      use(*pool, on);
+      for (int use_of_one_line = 0; use_of_one_line < 3; ++use_of_one_line) use(*pool, on);
     });
     graph const clone = source.clone();
     EXPECT_EQ(clone.held().slots, 2U);

@@ -44,6 +44,7 @@ struct covered_place {
   std::size_t begin = 0;
   std::size_t end = 0;
 
+  bool operator==(covered_place const&) const = default;
   [[nodiscard]] bool overlaps(covered_place const& other) const noexcept {
     if (slot != 0 || other.slot != 0) return slot == other.slot;
     return begin < other.end && other.begin < end;
@@ -81,7 +82,7 @@ struct group_lease {
     lease_state now = state_.load(std::memory_order_relaxed);
     if (!is_alive(now)) return;
     if (as == lease_state::released) {
-      released_at = origin->counts->note_release();
+      released_at.store(origin->counts->note_release(), std::memory_order_relaxed);
     } else {
       origin->counts->note_end();
     }
@@ -93,6 +94,20 @@ struct group_lease {
     if (now == lease_state::outlives) {
       origin->counts->outliving.fetch_sub(1, std::memory_order_relaxed);
     }
+  }
+  // The same place is claimed on the same line, after `after` and nothing else: if it was released
+  // there, both are one lease, from the first claim to the last release. False: they are not.
+  [[nodiscard]] bool go_on(source_location at, covered_place const& covered,
+                           std::span<cudaGraphNode_t const> after) noexcept {
+    bool const is_here = where.file_name() == at.file_name() && where.line() == at.line();
+    // Relaxed: the capture is ordered with calls that copy its graph.
+    if (!is_here || place != covered || is_copied.load(std::memory_order_relaxed)) return false;
+    if (state() != lease_state::released || !std::ranges::is_permutation(released_after, after))
+      return false;
+    static_cast<void>(origin->counts->note_claim());
+    // Relaxed: nothing is published.
+    state_.store(lease_state::lives, std::memory_order_relaxed);
+    return true;
   }
   // Its capture has ended. False if it is known, or the lease does not live.
   bool note_end_of_capture() noexcept {
@@ -115,7 +130,9 @@ struct group_lease {
   few_nodes released_after;       // written before it is released
   // The order of claims and releases: for reports.
   std::uint64_t const claimed_at = origin->counts->note_claim();
-  std::uint64_t released_at = 0;  // as released_after
+  // As released_after, but a report may read it while the lease goes on. Relaxed: a number.
+  std::atomic<std::uint64_t> released_at{0};
+  std::atomic<bool> is_copied{false};  // copies of its graph know of its end, or will not
 
  private:
   std::atomic<lease_state> state_{lease_state::lives};
