@@ -53,13 +53,17 @@ arena::claimed arena::claim_last(request const& asked, capture_frontier const& f
   if (found == graphs_.end() || is_closed_) return got;
   layout& in = found->second;
   make_room(in);
-  for (released_range& each : in.released) {
+  std::size_t const count = in.released.size();
+  for (std::size_t looked = 0, i = in.look_from; looked < count; ++looked, ++i) {
+    if (i >= count) i = 0;
+    released_range& each = in.released[i];
     if (each.end - each.begin != asked.bytes) continue;
     if (each.first_after != nullptr && !is_at_end(each.first_after)) continue;
     arena_place* const place = each.place;
     if (place == nullptr || place->of != asked.of) continue;
     if (!std::ranges::all_of(each.after, is_at_end) || is_taken(each.begin, each.end)) continue;
     got = {.place = place, .after = std::move(each.after), .edges = each.edges};
+    in.look_from = i + 1;
     if (&each != &in.released.back()) each = std::move(in.released.back());
     in.released.pop_back();
     remove_idle(in, *place);

@@ -182,6 +182,7 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
   struct layout {
     std::list<arena_place> places = {};
     std::vector<released_range> released = {};  // they do not overlap
+    std::size_t look_from = 0;                  // there: branches in turn find theirs at once
     std::vector<arena_place*> idle = {};
     std::size_t extent = 0;
     // What it is a copy of lies in front of this; where in the copy that runs is not known.
