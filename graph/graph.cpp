@@ -67,8 +67,13 @@ graph::graph(deleter& its, source_location where) : graph(where) {
 
 graph::graph(cudaGraph_t native, std::uint64_t id, source_location where)
     : graph(detail::called_at(creating, where, [&] {
+        if (native == nullptr) {
+          throw usage_error("graph", "`native` is null",
+                            "look at the status of the call that should have made it, e.g. of "
+                            "cudaStreamEndCapture");
+        }
         graph_registry const& registry = graph_registry::global();
-        if (native != nullptr && (registry.known(native).is_owned || registry.is_body(native))) {
+        if (registry.known(native).is_owned || registry.is_body(native)) {
           throw usage_error("graph", "`native` is the graph, or a body, of another escrow::graph",
                             "use that one, or pass what its detach() returns");
         }

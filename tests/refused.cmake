@@ -66,6 +66,10 @@ static_cast<void>(make_stream_shared<int>(1))" "compiles"
   "static_cast<void>(make_stream_shared<float*>(address))" "a pointer or CUDA handle frees nothing"
   "record_stream(address, stream)" "no matching function"
   "worker.retire_after(event_ref(event))" "no matching (member )?function"
+  # Launches.
+  "launch(nullptr, function, config, shared, 1)" "takes a stream first: the default one is cudaStreamLegacy"
+  "launch(stream, function, dim3(1), dim3(1), shared, 1)" "takes .\\.grid = ..., .block = .... third"
+  "launch(stream, kernel(function), shared, 1)" "takes .\\.grid = ..., .block = .... third"
   # Arguments of kernels.
   "launch(stream, function, config, shared)" "${too_few}"
   "place.add(kernel_node(function, config, shared, 1, 2))" "${too_few}"

@@ -55,6 +55,9 @@ TEST_F(CaptureEnd, ACaptureIntoABodyMakesNoGraph) {
         {"graph: `native` is the graph, or a body, of another escrow::graph"});
   }
   EXPECT_EQ(node_count(body.get()), 1U);
+  cudaGraph_t const none = nullptr;  // as of an invalid capture
+  expect_error<usage_error>([&] { graph{none}; },
+                            {"graph: `native` is null", "cudaStreamEndCapture"});
 }
 
 // Another capture of the stream is not the scope's: it goes on.

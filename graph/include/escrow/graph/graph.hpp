@@ -48,8 +48,8 @@ class ESCROW_API graph {
   graph(source_location where = source_location::current());
   explicit graph(deleter& its, source_location where = source_location::current());
   // Takes over a graph created by plain calls; see also end_capture(). `id` is its capture id, if
-  // known. Throws std::bad_alloc, cuda_error, usage_error if the id is needed and cannot be
-  // learned; the graph is then destroyed.
+  // known. Throws usage_error for null, and if the id is needed and cannot be learned, cuda_error,
+  // std::bad_alloc; the graph is then destroyed.
   explicit graph(cudaGraph_t native, std::uint64_t id = 0,
                  source_location where = source_location::current());
   graph(graph&& other) noexcept;

@@ -243,4 +243,16 @@ void launch(detail::stream_at on, void (*launched)(Parameters...), launch_config
   });
 }
 
+// Internal: what is no stream, or no launch_config.
+template <class Stream, class Launched, class Config = launch_config, class... Arguments>
+void launch(Stream const&, Launched const&, Config const&,
+            Arguments&&...) requires(!std::convertible_to<Stream, detail::stream_at> ||
+                                     !std::convertible_to<Config, launch_config>) {
+  static_assert(std::convertible_to<Stream, detail::stream_at>,
+                "launch() takes a stream first: the default one is cudaStreamLegacy, or "
+                "cudaStreamPerThread, and not null");
+  static_assert(std::convertible_to<Config, launch_config>,
+                "launch() takes {.grid = ..., .block = ...} third, before the kernel's arguments");
+}
+
 }  // namespace escrow::inline v0_2
