@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Compiles Escrow, its umbrella headers and the simulator with the headers of every CUDA version that Escrow supports, and
-# links Escrow with that version's cudart; then builds the headers alone and three tests with the oldest, and runs them:
+# links Escrow with that version's cudart; then builds each header alone and three tests with the oldest, and runs them:
 #   tools/cuda_versions.sh           every version
-#   tools/cuda_versions.sh --ends    the oldest and the newest of each major version, in half the time
+#   tools/cuda_versions.sh --ends    the oldest, and the newest of each major version; no header alone
 # Headers and libraries come from PyPI, into build/cuda/<version>.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -47,9 +47,10 @@ compile() {
 test_with() {
   local build=build/cuda/$1/build
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG" -DESCROW_BUILD_BENCH=OFF \
+    -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=20 \
     -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON -DESCROW_CUDA_INCLUDE_DIR="$PWD/build/cuda/$1/include" >/dev/null
   local tests=(claim_test_sim exec_lifetime_test_sim build_kinds_test_sim)
-  cmake --build "$build" --target headers_stand_alone "${tests[@]}"
+  cmake --build "$build" --target $headers_alone "${tests[@]}"
   ctest --test-dir "$build" -j2 --output-on-failure -R "^($(IFS='|'; echo "${tests[*]}"))\$"
 }
 
@@ -57,12 +58,13 @@ if [ "${1:-}" = --one ]; then
   compile "$2"
   exit
 fi
+headers_alone=headers_stand_alone
 if [ "${1:-}" = --ends ]; then
-  ends=()
+  headers_alone=
+  ends=("${versions[0]}")
   for i in "${!versions[@]}"; do
-    major=${versions[i]%.*}
-    if [ "$i" = 0 ] || [ "${versions[i - 1]%.*}" != "$major" ] || [ "${versions[i + 1]:-.}" = . ] ||
-      [ "${versions[i + 1]%.*}" != "$major" ]; then ends+=("${versions[i]}"); fi
+    next=${versions[i + 1]:-none.}
+    if [ "${next%.*}" != "${versions[i]%.*}" ]; then ends+=("${versions[i]}"); fi
   done
   versions=("${ends[@]}")
 fi

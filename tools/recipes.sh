@@ -37,8 +37,17 @@ conan_package() {
   "$conan" create . -pr:a "$root/profile" -s compiler.cppstd=20 --no-remote --test-folder=packaging/consumer \
     -c "tools.build:jobs=$CMAKE_BUILD_PARALLEL_LEVEL" -c 'tools.cmake.cmake_layout:test_folder=$TMP' \
     -c tools.cmake.cmaketoolchain:generator=Ninja -c tools.cmake.cmaketoolchain:user_presets= \
-    -c 'tools.cmake.cmaketoolchain:extra_variables={"CMAKE_UNITY_BUILD": "ON"}'
+    -c 'tools.cmake.cmaketoolchain:extra_variables={"CMAKE_UNITY_BUILD": "ON", "CMAKE_CXX_FLAGS_RELEASE": "-O0 -DNDEBUG"}'
 }
 
-port
-conan_package
+# Each has few files at a time to compile.
+port >"$root/port.log" 2>&1 &
+port_job=$!
+conan_package &
+conan_job=$!
+if ! wait $port_job; then
+  cat "$root/port.log"
+  exit 1
+fi
+tail -3 "$root/port.log"
+wait $conan_job
