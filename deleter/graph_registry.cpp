@@ -75,7 +75,7 @@ void graph_registry::remove_hoisted(reference_set& set, cudaGraph_t graph) noexc
   if (found == entries_.end()) return;
   found->second.is_hoisted = true;
   // seal() has made room.
-  if (set.has_claims()) found->second.orders.push_back(set.order_);
+  if (set.is_exclusive()) found->second.orders.push_back(set.order_);
   set.hoisted_off_ = found->second.id;
   if (set.hoisted_off_ == set.id_) set.leave_its_graph();
   drop(set, graph);
@@ -202,29 +202,24 @@ bool graph_registry::has_sealed(std::uint64_t id, cudaGraph_t graph,
          });
 }
 
-graph_registry::group_set graph_registry::groups_of(cudaGraph_t graph) const {
-  group_set result;
-  std::lock_guard const lock(mutex_);
-  entry const* const found = find(graph);
-  if (found == nullptr) return result;
-  for (auto const& each : found->orders) {
-    auto order = each.lock();
-    if (order != nullptr && order->group != nullptr) result.insert(std::move(order));
+graph_registry::group_set graph_registry::orders_of(cudaGraph_t graph, bool of_groups) const {
+  std::vector<std::shared_ptr<launch_order>> all;
+  {
+    std::lock_guard const lock(mutex_);
+    entry const* const found = find(graph);
+    if (found == nullptr) return {};
+    // None of them ends under the lock.
+    all.reserve(found->sets.size() + found->orders.size());
+    for (reference_set const* const each : found->sets) {
+      if (each->is_exclusive()) all.push_back(each->order_);
+    }
+    for (auto const& each : found->orders) {
+      if (auto order = each.lock()) all.push_back(std::move(order));
+    }
   }
-  return result;
-}
-
-graph_registry::group_set graph_registry::claims_of(cudaGraph_t graph) const {
   group_set result;
-  std::lock_guard const lock(mutex_);
-  entry const* const found = find(graph);
-  if (found == nullptr) return result;
-  for (reference_set const* const each : found->sets) {
-    if (each->has_claims()) result.insert(each->order_);
-  }
-  for (auto const& each : found->orders) {
-    auto order = each.lock();
-    if (order != nullptr && order->group == nullptr) result.insert(std::move(order));
+  for (auto& each : all) {
+    if ((each->group != nullptr) == of_groups) result.insert(std::move(each));
   }
   return result;
 }

@@ -29,9 +29,9 @@ lease_log::room graph_registry::room_for_lease(std::uint64_t id, cudaGraph_t gra
     std::lock_guard const lock(mutex_);
     entry const* const found = find(graph, id);
     if (found != nullptr && found->leases.has_room()) return its;
-    if (!spare_leases_.empty()) its.splice(its.end(), spare_leases_, spare_leases_.begin());
+    if (lease_log::take(spare_leases_, its)) return its;
   }
-  return its.empty() ? lease_log::make_room() : its;
+  return lease_log::make_room();
 }
 
 lease_spans graph_registry::leases_of(cudaGraph_t graph) const {

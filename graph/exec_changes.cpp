@@ -8,7 +8,6 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "exec_state.hpp"
-#include "shared_claims.hpp"
 
 namespace escrow::inline v0_2 {
 
@@ -56,19 +55,6 @@ void graph_exec::state::set(cudaGraphNode_t node, cudaGraphNodeParams& params, n
   change(node, params, std::move(added));
 }
 
-void graph_exec::state::refuse_race(char const* call, cudaGraphNode_t node,
-                                    graph_registry::group_set claims) const {
-  std::shared_ptr<graph_core> const source = source_.lock();
-  if (claims.empty()) return;
-  changed_claims changed;
-  for (auto const& [each, sets] : of_nodes_) changed.emplace(each, claims_in(sets));
-  changed.insert_or_assign(node, std::move(claims));
-  if (!has_unordered_claims(source->native(), source->bodies, changed)) return;
-  throw usage_error(call, claims_may_race,
-                    "capture the work of `kind` once more, or change the node by node::set in a "
-                    "graph that orders them, and use graph_exec::update");
-}
-
 void graph_exec::state::set_child(cudaGraphNode_t node, graph_core* child) {
   constexpr char const* call = "set";
   require_known_end(call);
@@ -87,12 +73,22 @@ void graph_exec::state::set_child(cudaGraphNode_t node, graph_core* child) {
         "a kernel of `kind`, or of the exec, runs in clusters, which CUDA may keep as they are",
         "change the node by node::set, and create another graph_exec");
   }
-  refuse_race(call, node, claims_in(source.native()));
+  graph_registry::group_set const claims = claims_in(source.native());
+  if (claims_.may_race(node, claims)) {
+    throw usage_error(call,
+                      "`kind` is a graph that uses what one capture claimed, or an owner that was "
+                      "moved in, and so may another part of the exec",
+                      "capture its work once more, or change the node by node::set, and use "
+                      "graph_exec::update");
+  }
+  exec_claims next = claims_;
+  next.set(node, claims);
   hoist_scope const off(call, survey);
   cudaGraphNodeParams params{};
   params.type = cudaGraphNodeTypeGraph;
   params.graph.graph = source.native();
   change(node, params, off.sets());
+  claims_ = std::move(next);
 }
 
 void graph_exec::state::set_enabled(cudaGraphNode_t node, bool is_enabled) {

@@ -120,6 +120,7 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
   is_bare_ = !survey.lacks_bodies;
   is_conditional_ = survey.conditionals != 0;
   clusters_ = survey.clusters;
+  claims_ = survey.claims;
   if (source.core() != nullptr) source_ = source.core()->weak_from_this();
   hoist_scope off(call, survey);
   now_ = holding_of(off.sets());
@@ -275,7 +276,7 @@ std::string graph_exec::state::update(char const* call, graph_ref source,
                                       std::vector<cudaGraph_t> const& bodies, references after,
                                       holding& before) {
   relaxed_capture_scope const relaxed;
-  graph_survey const survey = survey_for_exec(call, source.get(), source.core(), bodies);
+  graph_survey survey = survey_for_exec(call, source.get(), source.core(), bodies);
   if (survey.clusters != clusters_ && !(survey.clusters.all.empty() && clusters_.all.empty())) {
     return "a kernel runs in clusters of another size, or nodes with clusters were added in "
            "another order, which CUDA's update would not see";
@@ -287,6 +288,7 @@ std::string graph_exec::state::update(char const* call, graph_ref source,
   if (!refused.empty()) return refused;
   if (after == references::stay_off) off.keep_off(source.core());
   is_bare_ = !survey.lacks_bodies;
+  claims_.update(std::move(survey.claims));
   row_ = std::move(row);
   of_nodes_.clear();
   hold(next);

@@ -72,8 +72,6 @@ class ESCROW_LOCAL graph_exec::state {
   // Gives CUDA's node of the exec other parameters, and keeps `added` for it, in place of what an
   // earlier change gave it.
   void change(cudaGraphNode_t node, cudaGraphNodeParams& params, reference_sets added);
-  // Refuses claims for a child node that another part of the exec uses, in no order with it.
-  void refuse_race(char const* call, cudaGraphNode_t node, graph_registry::group_set claims) const;
   // Exchanges it for what was held before, which has an end of its own: launches record the new one
   // again and again.
   void hold(holding& next) noexcept;
@@ -96,6 +94,7 @@ class ESCROW_LOCAL graph_exec::state {
   bool is_bare_ = false;
   bool is_conditional_ = false;  // has conditional nodes
   kernel_clusters clusters_;     // which no update changes
+  exec_claims claims_;
   // Of a conditional exec, or one with a row: CUDA does not order the two. Null if there was none.
   std::shared_ptr<launch_end> last_launch_;
   std::unique_ptr<launch_end> last_upload_;  // the same of uploads

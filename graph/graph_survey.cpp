@@ -14,7 +14,6 @@
 #include "escrow/internal/retry_cleanup.hpp"
 #include "graph_tree.hpp"
 #include "kept_leases.hpp"
-#include "shared_claims.hpp"
 
 namespace escrow::inline v0_2 {
 
@@ -62,16 +61,23 @@ std::optional<std::vector<cudaGraphNode_t>> line_of(cudaGraph_t graph) {
 }
 
 // Returns the groups of the graph and its child graphs.
-group_set survey_tree(char const* call, cudaGraph_t graph, graph_survey& found) {
+// `node`: the child node that it is of; null: of none. `depth`: of such nodes around it.
+group_set survey_tree(char const* call, cudaGraph_t graph, graph_survey& found,
+                      cudaGraphNode_t node = nullptr, std::size_t depth = 0) {
   identify(call, graph);
   graph_registry& registry = graph_registry::global();
   registry.forget_released(0, graph);
   if (registry.known(graph).is_used) found.known.insert(graph);
   child_graphs const children = children_of(graph);
   found.conditionals += children.conditionals.size();
-  if (found.is_for_exec) add_clusters(found.clusters, children.kernels);
+  if (found.is_for_exec) {
+    add_clusters(found.clusters, children.kernels);
+    found.claims.add(node, depth, registry.exclusives_of(graph));
+  }
   std::vector<group_set> parts{registry.groups_of(graph)};
-  for (cudaGraph_t const child : children.graphs) parts.push_back(survey_tree(call, child, found));
+  for (std::size_t i = 0; i < children.graphs.size(); ++i) {
+    parts.push_back(survey_tree(call, children.graphs[i], found, children.nodes[i], depth + 1));
+  }
   if (group_order const* const shared = shared_group(parts)) {
     auto const line = line_of(graph);
     if (!line) note_concurrent(found, "parts", *shared);

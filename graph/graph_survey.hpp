@@ -15,6 +15,7 @@
 #include "escrow/internal/reference_set.hpp"
 #include "graph_core.hpp"
 #include "graph_shape.hpp"
+#include "shared_claims.hpp"
 
 namespace escrow::inline v0_2 {
 
@@ -32,7 +33,8 @@ struct graph_survey {
   graph_registry::group_set groups;  // of all
   // Of each kernel that runs in clusters, its place and their size: see graph_shape. For an exec.
   kernel_clusters clusters;
-  group_pins pins;  // of a copy: they are not parked meanwhile
+  exec_claims claims;  // for an exec
+  group_pins pins;     // of a copy: they are not parked meanwhile
 };
 
 // Walks `root`, its child graphs, and `bodies`. `core`: that of Escrow's graph, which it seals;

@@ -3,10 +3,9 @@
 #include "shared_claims.hpp"
 
 #include <algorithm>
-#include <cstddef>
+#include <map>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "escrow/internal/graph_query.hpp"
 #include "graph_tree.hpp"
@@ -17,95 +16,106 @@ namespace {
 
 using group_set = graph_registry::group_set;
 
-// What: the nodes of a graph, numbered so that each comes after those that end before it starts.
+// What: the nodes of a graph, numbered so that each comes after those that it depends on.
 class node_order {
  public:
-  explicit node_order(cudaGraph_t graph) : nodes_(nodes_of(graph)) {
+  explicit node_order(cudaGraph_t graph) {
+    std::vector<cudaGraphNode_t> const nodes = nodes_of(graph);
     graph_edges const edges = edges_of(graph);
-    std::unordered_map<cudaGraphNode_t, std::vector<cudaGraphNode_t>> later;
+    std::unordered_map<cudaGraphNode_t, std::vector<std::size_t>> edges_from;
     std::unordered_map<cudaGraphNode_t, std::size_t> open;  // edges from nodes without a number
     for (std::size_t i = 0; i < edges.to.size(); ++i) {
-      if (!ends_after(edges.to[i], edges.data[i])) continue;
-      later[edges.from[i]].push_back(edges.to[i]);
+      edges_from[edges.from[i]].push_back(i);
       ++open[edges.to[i]];
     }
     std::vector<cudaGraphNode_t> numbered;
-    for (cudaGraphNode_t const each : nodes_) {
+    for (cudaGraphNode_t const each : nodes) {
       if (!open.contains(each)) numbered.push_back(each);
     }
     for (std::size_t i = 0; i < numbered.size(); ++i) {
-      for (cudaGraphNode_t const next : later[numbered[i]]) {
-        if (--open[next] == 0) numbered.push_back(next);
+      numbers_.emplace(numbered[i], i);
+      for (std::size_t const edge : edges_from[numbered[i]]) {
+        if (--open[edges.to[edge]] == 0) numbered.push_back(edges.to[edge]);
       }
     }
-    for (std::size_t i = 0; i < numbered.size(); ++i) numbers_.emplace(numbered[i], i);
-    if (has_cycle()) return;
-    later_.resize(numbered.size());
-    earlier_.resize(numbered.size());
-    for (auto const& [from, all] : later) {
-      for (cudaGraphNode_t const to : all) {
-        later_[numbers_.at(from)].push_back(numbers_.at(to));
-        earlier_[numbers_.at(to)].push_back(numbers_.at(from));
-      }
-    }
+    has_cycle_ = numbered.size() != nodes.size();
+    if (!has_cycle_) note_paths(edges);
   }
 
-  // Whether no two of these nodes may run concurrently.
+  // CUDA instantiates no graph with a cycle.
+  [[nodiscard]] bool has_cycle() const noexcept { return has_cycle_; }
+  // Whether neither of these nodes may run beside any other node.
+  [[nodiscard]] bool are_apart(std::vector<cudaGraphNode_t> const& nodes) const {
+    return std::ranges::all_of(nodes, [this](auto each) { return is_apart_[numbers_.at(each)]; });
+  }
+  // Whether no two of these nodes may run concurrently. Each ends before what depends on it starts.
   [[nodiscard]] bool is_line(std::vector<cudaGraphNode_t> const& nodes) const {
     std::vector<std::size_t> line;
     for (cudaGraphNode_t const each : nodes) line.push_back(numbers_.at(each));
     std::ranges::sort(line);
     for (std::size_t i = 1; i < line.size(); ++i) {
-      // What leads to a node from before the one that is looked for does not come from there.
-      auto const before = reached(earlier_, line[i], line[i - 1]);
-      if (std::ranges::find(before, line[i - 1]) == before.end()) return false;
+      if (!is_apart_[line[i]] && !is_before(line[i - 1], line[i])) return false;
     }
     return true;
   }
-  // Nor one of them and any other node.
-  [[nodiscard]] bool are_apart(std::vector<cudaGraphNode_t> const& nodes) const {
-    return std::ranges::all_of(nodes, [this](cudaGraphNode_t each) {
-      std::size_t const at = numbers_.at(each);
-      return reached(earlier_, at, 0).size() + reached(later_, at, 0).size() + 1 == nodes_.size();
-    });
-  }
-  // CUDA instantiates no graph with a cycle.
-  [[nodiscard]] bool has_cycle() const { return numbers_.size() != nodes_.size(); }
 
  private:
   using neighbours = std::vector<std::vector<std::size_t>>;
 
-  // All to which a path leads from there, of those with at least that number.
-  [[nodiscard]] static std::vector<std::size_t> reached(neighbours const& by, std::size_t from,
-                                                        std::size_t least) {
-    std::vector<std::size_t> all{from};
-    std::vector<bool> is_in(by.size());
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      for (std::size_t const each : by[all[i]]) {
-        if (each < least || is_in[each]) continue;
-        is_in[each] = true;
-        all.push_back(each);
-      }
+  void note_paths(graph_edges const& edges) {
+    std::size_t const count = numbers_.size();
+    earlier_.resize(count);
+    std::vector<std::size_t> before(count, 0);     // 1 + the last one that it starts after
+    std::vector<std::size_t> after(count, count);  // the first one that starts after its end
+    for (std::size_t i = 0; i < edges.to.size(); ++i) {
+      std::size_t const from = numbers_.at(edges.from[i]);
+      std::size_t const to = numbers_.at(edges.to[i]);
+      earlier_[to].push_back(from);
+      before[to] = std::max(before[to], from + 1);
+      if (ends_after(edges.to[i], edges.data[i])) after[from] = std::min(after[from], to);
     }
-    all.erase(all.begin());
-    return all;
+    // All later ones come after a node if each has an edge from that, or from one behind it; the
+    // same of those before.
+    is_apart_.assign(count, true);
+    for (std::size_t i = 0, most = 0; i < count; ++i) {
+      is_apart_[i] = most <= i;
+      most = std::max(most, after[i]);
+    }
+    for (std::size_t i = count, least = count; i-- != 0;) {
+      is_apart_[i] = is_apart_[i] && least > i;
+      least = std::min(least, before[i]);
+    }
   }
 
-  std::vector<cudaGraphNode_t> nodes_;
+  // Whether a path leads from the one to the other, through numbers between theirs.
+  [[nodiscard]] bool is_before(std::size_t one, std::size_t other) const {
+    std::vector<std::size_t> reached{other};
+    std::vector<bool> is_in(other - one);
+    for (std::size_t i = 0; i < reached.size(); ++i) {
+      for (std::size_t const each : earlier_[reached[i]]) {
+        if (each == one) return true;
+        if (each < one || is_in[each - one]) continue;
+        is_in[each - one] = true;
+        reached.push_back(each);
+      }
+    }
+    return false;
+  }
+
   std::unordered_map<cudaGraphNode_t, std::size_t> numbers_;
-  neighbours later_;
   neighbours earlier_;
+  std::vector<bool> is_apart_;
+  bool has_cycle_ = false;
 };
 
 class claim_survey {
  public:
-  claim_survey(std::span<graph_core::body const> bodies, changed_claims changed)
-      : bodies_(bodies), changed_(std::move(changed)) {}
+  explicit claim_survey(std::span<graph_core::body const> bodies) : bodies_(bodies) {}
 
   // Returns the claims of the graph and all in it.
   group_set add(cudaGraph_t graph) {
-    group_set all = graph_registry::global().claims_of(graph);
-    std::map<std::shared_ptr<launch_order>, std::vector<cudaGraphNode_t>> users;
+    group_set all = graph_registry::global().exclusives_of(graph);
+    users_of_claims users;
     auto const add_part = [&](cudaGraphNode_t at, group_set const& its) {
       for (auto const& each : its) {
         auto& nodes = users[each];
@@ -115,9 +125,7 @@ class claim_survey {
     };
     child_graphs const children = children_of(graph);
     for (std::size_t i = 0; i < children.graphs.size(); ++i) {
-      auto const changed = changed_.find(children.nodes[i]);
-      add_part(children.nodes[i],
-               changed == changed_.end() ? add(children.graphs[i]) : changed->second);
+      add_part(children.nodes[i], add(children.graphs[i]));
     }
     for (cudaGraphNode_t const node : children.conditionals) {
       for (auto const& body : bodies_) {
@@ -132,8 +140,9 @@ class claim_survey {
   bool has_race = false;
 
  private:
-  void judge(cudaGraph_t graph, group_set const& own,
-             std::map<std::shared_ptr<launch_order>, std::vector<cudaGraphNode_t>> const& users) {
+  using users_of_claims = std::map<std::shared_ptr<launch_order>, std::vector<cudaGraphNode_t>>;
+
+  void judge(cudaGraph_t graph, group_set const& own, users_of_claims const& users) {
     auto const is_shared = [&own](auto const& each) {
       return each.second.size() > 1 || own.contains(each.first);
     };
@@ -146,28 +155,57 @@ class claim_survey {
   }
 
   std::span<graph_core::body const> bodies_;
-  changed_claims changed_;
 };
 
 }  // namespace
 
-bool has_unordered_claims(cudaGraph_t graph, std::span<graph_core::body const> bodies,
-                          changed_claims const& changed) {
-  claim_survey survey(bodies, changed);
+bool has_unordered_claims(cudaGraph_t graph, std::span<graph_core::body const> bodies) {
+  claim_survey survey(bodies);
   static_cast<void>(survey.add(graph));
   return survey.has_race;
 }
 
 group_set claims_in(cudaGraph_t graph) {
-  return claim_survey({}, {}).add(graph);
+  return claim_survey({}).add(graph);
 }
 
-group_set claims_in(reference_sets const& sets) {
-  group_set all;
-  for (auto const& each : sets) {
-    if (each->has_claims()) all.insert(each->order());
+std::span<exec_claims::graph_of const> exec_claims::parts_of(cudaGraphNode_t node) const noexcept {
+  auto const at = std::ranges::find(graphs_, node, &graph_of::node);
+  if (at == graphs_.end()) return {};
+  auto const is_beside = [at](graph_of const& each) { return each.depth <= at->depth; };
+  return {at, std::find_if(at + 1, graphs_.end(), is_beside)};
+}
+
+bool exec_claims::may_race(cudaGraphNode_t node, group_set const& claims) const {
+  auto const is_in = [](orders const& all, std::shared_ptr<launch_order> const& claim) {
+    return std::ranges::any_of(all, [&claim](auto const& each) {
+      return !each.owner_before(claim) && !claim.owner_before(each);
+    });
+  };
+  auto const own = parts_of(node);
+  return std::ranges::any_of(claims, [&](auto const& claim) {
+    auto const has_it = [&](graph_of const& each) { return is_in(each.claims, claim); };
+    return std::ranges::none_of(own, has_it) &&
+           (is_in(of_update_, claim) || std::ranges::any_of(graphs_, has_it));
+  });
+}
+
+void exec_claims::set(cudaGraphNode_t node, group_set const& claims) {
+  auto const parts = parts_of(node);
+  if (parts.empty()) return;
+  orders its(claims.begin(), claims.end());
+  auto const at = static_cast<std::size_t>(parts.data() - graphs_.data());
+  for (std::size_t i = 0; i < parts.size(); ++i) graphs_[at + i].claims.clear();
+  graphs_[at].claims = std::move(its);
+}
+
+void exec_claims::update(exec_claims&& other) noexcept {
+  bool const is_sure = graphs_.size() <= 2 && graphs_.size() == other.graphs_.size();
+  for (std::size_t i = 0; i < graphs_.size(); ++i) {
+    is_sure ? graphs_[i].claims.swap(other.graphs_[i].claims) : graphs_[i].claims.clear();
   }
-  return all;
+  of_update_.swap(other.all_);
+  if (is_sure) of_update_.clear();
 }
 
 }  // namespace escrow::inline v0_2

@@ -5,32 +5,67 @@
 
 #include <cuda_runtime_api.h>
 
-#include <map>
+#include <cstddef>
+#include <memory>
 #include <span>
+#include <vector>
 
 #include "graph_core.hpp"
 
 namespace escrow::inline v0_2 {
 
-// The claims of child nodes that an exec was given itself, in place of those of the graph's.
-using changed_claims = std::map<cudaGraphNode_t, graph_registry::group_set>;
-
 // Whether two parts of `graph`, or of a graph in it, use the same claims without a sharing group,
 // and may run concurrently. Parts are child nodes, conditional nodes with these bodies, and the
 // graph's own nodes. Of these nobody knows which use a claim: all count. Throws cuda_error,
 // std::bad_alloc.
-[[nodiscard]] bool has_unordered_claims(cudaGraph_t graph, std::span<graph_core::body const> bodies,
-                                        changed_claims const& changed = {});
+[[nodiscard]] bool has_unordered_claims(cudaGraph_t graph,
+                                        std::span<graph_core::body const> bodies);
 
-// Those of a graph and the child graphs in it; of sets. Throw cuda_error, std::bad_alloc.
+// The claims, without a sharing group, of a graph and the child graphs in it. Throws the same.
 [[nodiscard]] graph_registry::group_set claims_in(cudaGraph_t graph);
-[[nodiscard]] graph_registry::group_set claims_in(reference_sets const& sets);
 
 inline constexpr char const* claims_may_race =
-    "two parts of the graph, such as copies of one child graph, use what the same capture claimed, "
-    "and may run concurrently";
+    "two parts of the graph, such as copies of one child graph, use what one capture claimed, or "
+    "an "
+    "owner that was moved in, and may run concurrently";
 inline constexpr char const* order_the_claims =
-    "order them, with graph_builder_ref::after() or graph::add_child, or capture the work once for "
-    "each";
+    "order them, with node::after or graph::add_child; or capture the work once for each, or share "
+    "an owner that is only read (std::shared_ptr)";
+
+// What: the claims that the graphs of an exec use, in the order of a walk: what its graph has may
+// have
+//   changed since. Of these alone it is known where they are until an update, which pairs nodes in
+//   CUDA's way.
+// Thread safety: a value. The exec keeps no claim by it.
+// Errors: add() and set() throw std::bad_alloc.
+class exec_claims {
+ public:
+  // A graph of it, of that child node, or of none; `depth`: how many such nodes it is in. Those in
+  // it follow it.
+  void add(cudaGraphNode_t node, std::size_t depth, graph_registry::group_set const& its_own) {
+    graphs_.push_back({node, depth, {its_own.begin(), its_own.end()}});
+    all_.insert(all_.end(), its_own.begin(), its_own.end());
+  }
+  // Whether another part of the exec may have one of them that the child node does not have.
+  [[nodiscard]] bool may_race(cudaGraphNode_t node, graph_registry::group_set const& claims) const;
+  // The child node, with what is in it, has these.
+  void set(cudaGraphNode_t node, graph_registry::group_set const& claims);
+  // Of a graph of the same shape, which the exec runs from now on.
+  void update(exec_claims&& other) noexcept;
+
+ private:
+  using orders = std::vector<std::weak_ptr<launch_order>>;  // only compared
+  struct graph_of {
+    cudaGraphNode_t node;
+    std::size_t depth;
+    orders claims;
+  };
+  // That of the node, and those in it.
+  [[nodiscard]] std::span<graph_of const> parts_of(cudaGraphNode_t node) const noexcept;
+
+  std::vector<graph_of> graphs_;
+  orders all_;        // as they were added
+  orders of_update_;  // of nodes that are not known
+};
 
 }  // namespace escrow::inline v0_2

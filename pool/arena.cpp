@@ -54,24 +54,32 @@ arena::claimed arena::claim_last(request const& asked, capture_frontier const& f
   layout& in = found->second;
   make_room(in);
   std::size_t const count = in.released.size();
+  std::size_t best = count;
   for (std::size_t looked = 0, i = in.look_from; looked < count; ++looked, ++i) {
     if (i >= count) i = 0;
-    released_range& each = in.released[i];
+    released_range const& each = in.released[i];
     if (each.end - each.begin != asked.bytes) continue;
     if (each.first_after != nullptr && !is_at_end(each.first_after)) continue;
-    arena_place* const place = each.place;
-    if (place == nullptr || place->of != asked.of) continue;
+    if (each.place == nullptr || each.place->of != asked.of) continue;
     if (!std::ranges::all_of(each.after, is_at_end) || is_taken(each.begin, each.end)) continue;
-    got = {.place = place, .after = std::move(each.after), .edges = each.edges};
-    in.look_from = i + 1;
-    if (&each != &in.released.back()) each = std::move(in.released.back());
-    in.released.pop_back();
-    remove_idle(in, *place);
-    place->has_range = false;
-    place->where = asked.where;
-    mark_taken(*place);
-    break;
+    // That of the same line, whose lease may go on.
+    bool const is_same_line = each.place->where == asked.where;
+    if (best == count || is_same_line) best = i;
+    if (is_same_line) break;
   }
+  if (best == count) return got;
+  in.look_from = best + 1;
+  released_range& chosen = in.released[best];
+  got = {.place = chosen.place,
+         .after = std::move(chosen.after),
+         .edges = chosen.edges,
+         .is_as_released = true};
+  if (&chosen != &in.released.back()) chosen = std::move(in.released.back());
+  in.released.pop_back();
+  remove_idle(in, *got.place);
+  got.place->has_range = false;
+  got.place->where = asked.where;
+  mark_taken(*got.place);
   return got;
 }
 

@@ -85,7 +85,8 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
   struct claimed {
     arena_place* place = nullptr;
     graph_nodes after = {};
-    std::uint64_t edges = 0;  // the fingerprint of these
+    std::uint64_t edges = 0;      // the fingerprint of these
+    bool is_as_released = false;  // no other claim has covered it since its last lease
   };
   // A place for a claim of a capture with that frontier.
   [[nodiscard]] claimed claim(request const& asked, capture_frontier const& frontier);

@@ -62,6 +62,7 @@ slot* slot_pool::claim_search::take_in_arena() {
   if (!found->may_be_in_graphs_) {
     give_from_arena(*found, got);
   } else if (in.reuse.lease_in_arena(*found, capture.id, got)) {
+    if (!got.is_as_released) found->last_in_group_.reset();
     return found;
   } else {  // its graph was instantiated or hoisted since, and keeps the slot as it is
     got.place = &its.renew(*got.place);

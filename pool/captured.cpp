@@ -168,8 +168,8 @@ void slot_pool::state::hold_in_graph(slot& taken, capture_info const& capture, b
   graph_hold& hold = make_hold(taken, capture.id, is_claim, where);
   bool is_taken = false;
   try {
-    escrow::hold_in_graph(hold, is_claim ? member_use::claimed : member_use::written, capture.graph,
-                          capture.id, true,
+    escrow::hold_in_graph(hold, is_claim ? member_use::exclusive : member_use::written,
+                          capture.graph, capture.id, true,
                           is_claim && options.group ? options.group->order() : nullptr, is_taken,
                           options.held_until_closed ? kept.get() : nullptr);
   } catch (...) {
@@ -191,6 +191,7 @@ void graph_hold::drop_hold(reclaimable& thing) noexcept {
   in.core.count_in_graphs(-1);
   if (&hold != &held.first_hold_) delete &hold;
   if (!in.reuse.remove(held, capture_id, is_claim)) return;
+  held.last_in_group_.reset();
   held.released_at_ = in.stamp();
   held.may_be_in_graphs_ = false;
   held.key_ = free_lists::own_list_of(held);  // it comes after later releases of its stream

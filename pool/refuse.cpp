@@ -108,13 +108,16 @@ void slot_pool::claim_search::refuse() {
     char const* const where = seen.is_busy         ? "out or in use by earlier work"
                               : seen.is_on_its_way ? "out or being given back"
                                                    : "out";
-    throw pool_exhausted(std::string(asked.call) + ": all " + std::to_string(existing) +
-                         " slots of \"" + of.label + "\" are " + where + " (" +
-                         (existing >= in.slots_max ? "slots_max" : "the limit in bytes") + ")" +
-                         (seen.has_moved && !seen.is_busy && !seen.is_on_its_way
-                              ? ", and other threads took what became free"
-                              : "") +
-                         ", " + describe_claim());
+    std::string const of_label = " slots of \"" + of.label + "\" ";
+    throw pool_exhausted(
+        std::string(asked.call) + ": " +
+        (existing == 0 ? "no" + of_label + "can be made"
+                       : "all " + std::to_string(existing) + of_label + "are " + where) +
+        " (" + (existing >= in.slots_max ? "slots_max" : "the limit in bytes") + ")" +
+        (seen.has_moved && !seen.is_busy && !seen.is_on_its_way
+             ? ", and other threads took what became free"
+             : "") +
+        ", " + describe_claim());
   }
   try {
     std::rethrow_exception(seen.failure);

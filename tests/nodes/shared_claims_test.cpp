@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parts of a graph that use the same claims, as copies of one graph do, must be ordered by the
 // graph's edges.
+#include "cuda12.hpp"
 #include "nodes_world.hpp"
 
 namespace escrow::test {
@@ -13,7 +14,7 @@ class SharedClaims : public nodes_world {
   }
   static void expect_race(graph const& raced) {
     expect_refused([&] { return graph_exec(raced); }, "graph_exec::graph_exec",
-                   "the same capture claimed");
+                   "one capture claimed");
     EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
   }
   /// Also that no uses overlap: the end of the test checks it.
@@ -113,16 +114,42 @@ TEST_F(SharedClaims, OfCapturesOfTheSameWorkAreApart) {
   expect_no_race(beside);
 }
 
-TEST_F(SharedClaims, AreNotWhatAGraphKeepsOtherwise) {
+TEST_F(SharedClaims, AreAlsoOwnersThatWereMovedIn) {
+  fate_ptr const fate = make_fate();
+  graph moved(*worker);
+  build(moved).add(kernel_node(add, {}, std::unique_ptr<int, tells>(cells.data(), tells{fate}), 1));
+  graph const retired = captured([&](cudaStream_t on) { retire(on, fate); });
+  for (graph const* const each : {&std::as_const(moved), &retired}) {
+    graph raced(*worker);
+    for (int i = 0; i < 2; ++i) build(raced).add(child_node(*each));
+    expect_refused([&] { return graph_exec(raced); }, "graph_exec::graph_exec", "std::shared_ptr");
+    graph ordered(*worker);
+    for (int i = 0; i < 2; ++i) ordered.add_child(*each);
+    graph_exec const exec(ordered);
+  }
+}
+
+TEST_F(SharedClaims, AreNoSharedOwnersAndNoKeptLeases) {
   fate_ptr const fate = make_fate();
   block_lease weights = pool.claim(one);
-  graph const child = captured([&](cudaStream_t on) {
-    retire(on, fate);
-    weights.record_stream(on);
-  });
+  graph child(*worker);
+  capture_into(child.get(), [&](cudaStream_t on) { weights.record_stream(on); });
+  build(child).add(kernel_node(add, {}, shared(fate), 1));
   graph beside(*worker);
   for (int i = 0; i < 2; ++i) build(beside).add(child_node(child));
   graph_exec const exec(beside);
+}
+
+TEST_F(SharedClaims, ThatAnExecsChildHasAlreadyAreRight) {
+  graph const child = claiming();
+  graph chain(*worker);
+  node const first = build(chain).add(child_node(child));
+  node const second = first.add(child_node(child));
+  graph_exec exec(chain);
+  escrow::set(exec, first, child_node(child));
+  escrow::set(exec, second, child_node(child));
+  exec.launch(two);
+  sync(two);
 }
 
 TEST_F(SharedClaims, OfBodiesHaveThePlaceOfTheirConditionalNode) {
@@ -157,16 +184,70 @@ TEST_F(SharedClaims, OfAnExecsNewChildAreComparedWithTheOthers) {
   graph_exec exec(*built);
   escrow::set(exec, changed, child_node(first));
   expect_refused([&] { escrow::set(exec, changed, child_node(second)); }, "set",
-                 "the same capture claimed");
-  escrow::set(exec, after, child_node(second));
+                 "one capture claimed");
+  expect_refused([&] { escrow::set(exec, after, child_node(second)); }, "set", "node::set");
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
   // The graph has the first one there, and the exec another.
   escrow::set(exec, changed, child_node(claiming()));
   escrow::set(exec, beside, child_node(first));
   expect_refused([&] { escrow::set(exec, changed, child_node(first)); }, "set",
-                 "may run concurrently");
+                 "one capture claimed");
   exec.launch(two);
   sync(two);
+}
+
+TEST_F(SharedClaims, OfAnExecAreThoseOfTheGraphThatItRuns) {
+  graph const first = claiming();
+  graph const second = claiming();
+  graph const third = claiming();
+  graph const empty = captured([](cudaStream_t on) { must(launch_tiny(on)); });
+  auto const with = [this](graph const& one_child, graph const& other_child) {
+    graph made(*worker);
+    build(made).add(child_node(one_child));
+    build(made).add(child_node(other_child));
+    return made;
+  };
+  graph source(*worker);
+  node const changed = build(source).add(child_node(first));
+  node const beside = build(source).add(child_node(second));
+  graph_exec exec(source);
+  exec.update(with(third, claiming()));
+  escrow::set(exec, changed, child_node(second));
+  expect_refused([&] { escrow::set(exec, beside, child_node(second)); }, "set", "capture");
+  escrow::set(exec, beside, child_node(first));
+  // Its graph changes, and the exec does not.
+  beside.set(child_node(third));
+  expect_refused([&] { escrow::set(exec, changed, child_node(first)); }, "set", "capture");
+  escrow::set(exec, changed, child_node(claiming()));
+  hoisted held = hoist(second);
+  escrow::set(exec, changed, child_node(second));
+  expect_refused([&] { escrow::set(exec, beside, child_node(second)); }, "set", "capture");
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  held.release();
+}
+
+TEST_F(SharedClaims, BehindAKernelThatHasOnlyStartedAreBehindWhatThatWaitsFor) {
+  graph const child = claiming();
+  graph made(*worker);
+  node const before = build(made).add(child_node(child));
+  node const kernel_before = add_to(before, 1);
+  node const kernel_behind = build(made).add(kernel_node(add, {}, cells.data(), 1));
+  cudaGraphEdgeData early{};
+  early.from_port = cudaGraphKernelNodePortLaunchCompletion;
+  early.type = cudaGraphDependencyTypeProgrammatic;
+  cudaGraphNode_t const from = kernel_before.get();
+  cudaGraphNode_t const to = kernel_behind.get();
+  must(cudaGraphAddDependencies(made.get(), &from, &to, &early, 1));
+  kernel_behind.add(child_node(child));
+  graph_exec const exec(made);
+}
+
+TEST_F(SharedClaims, InALongLineAreAllowed) {
+  graph chain = claiming();
+  graph const clone = chain.clone();
+  constexpr int count = 1000;
+  for (int i = 0; i < count; ++i) chain.add_child(clone);
+  graph_exec const exec(chain);
 }
 
 }  // namespace

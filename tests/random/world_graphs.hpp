@@ -12,7 +12,7 @@ struct world_graphs : world_retired {
     return mine_->what->failing_call != 0 || mine_->what->failing_allocation != 0;
   }
 
-  /// Whether the graph has the claims of one capture twice: copies of one graph, in some order.
+  /// Whether the graph has a thing twice, as with copies of one graph in it, in some order.
   bool has_claims_twice(graph_place const& place) const {
     if (!place.is_parent) return false;
     if (place.is_hoisted) return true;
@@ -24,7 +24,7 @@ struct world_graphs : world_retired {
       auto const is_same = [&each](entry const& other) {
         return &other != &each && other.thing == each.thing && other.generation == each.generation;
       };
-      return each.claimed && std::ranges::any_of(all, is_same);
+      return std::ranges::any_of(all, is_same);
     });
   }
   /// Whether branches of the graph might run concurrently that share a slot.

@@ -32,6 +32,11 @@ class source_location {
     return here;
   }
 
+  // The same line of the same file's code.
+  [[nodiscard]] friend constexpr bool operator==(source_location const& one,
+                                                 source_location const& other) noexcept {
+    return one.file_ == other.file_ && one.line_ == other.line_;
+  }
   [[nodiscard]] constexpr char const* file_name() const noexcept { return file_; }
   [[nodiscard]] constexpr char const* function_name() const noexcept { return function_; }
   [[nodiscard]] constexpr std::uint_least32_t line() const noexcept { return line_; }

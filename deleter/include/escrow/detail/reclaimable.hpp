@@ -156,9 +156,10 @@ class slot_reference : public reclaimable {
 
 // What launches do with a member of a set.
 enum class member_use : std::uint8_t {
-  read,     // they need no order
-  written,  // execs that have it are ordered
-  claimed   // in the capture: two parts of one graph that have it must be ordered, too
+  read,      // they need no order
+  written,   // execs that have it are ordered
+  exclusive  // claimed in the capture, or moved in: parts of one graph that have it are ordered,
+             // too
 };
 
 // What: owns one reference to a T, which has add_ref() and drop_ref().

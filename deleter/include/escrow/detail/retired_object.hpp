@@ -94,7 +94,7 @@ class alignas(64) retired_object final : public reclaimable {
   }
 
   [[nodiscard]] member_use use() const noexcept {  // see is_shared_owner
-    return is_written_ ? member_use::written : member_use::read;
+    return is_written_ ? member_use::exclusive : member_use::read;
   }
 
   // Before the record of its event: what its owner, and nobody else, accessed before is done then.

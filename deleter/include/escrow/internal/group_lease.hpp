@@ -99,9 +99,8 @@ struct group_lease {
   // there, both are one lease, from the first claim to the last release. False: they are not.
   [[nodiscard]] bool go_on(source_location at, covered_place const& covered,
                            std::span<cudaGraphNode_t const> after) noexcept {
-    bool const is_here = where.file_name() == at.file_name() && where.line() == at.line();
     // Relaxed: the capture is ordered with calls that copy its graph.
-    if (!is_here || place != covered || is_copied.load(std::memory_order_relaxed)) return false;
+    if (where != at || place != covered || is_copied.load(std::memory_order_relaxed)) return false;
     if (state() != lease_state::released || !std::ranges::is_permutation(released_after, after))
       return false;
     static_cast<void>(origin->counts->note_claim());
@@ -155,10 +154,7 @@ class lease_log {
   // Throws std::bad_alloc.
   template <class... Arguments>
   [[nodiscard]] std::shared_ptr<group_lease> add(room& spare, Arguments&&... arguments) {
-    if (!has_room()) {
-      if (spare.empty()) spare = make_room();
-      chunks_.splice(chunks_.end(), spare, spare.begin());
-    }
+    if (!has_room() && !take(spare, chunks_)) chunks_.splice(chunks_.end(), make_room());
     chunk& last = *chunks_.back();
     return {chunks_.back(), &last.emplace_back(std::forward<Arguments>(arguments)...)};
   }
@@ -168,18 +164,25 @@ class lease_log {
       for (group_lease& lease : *each) call(std::shared_ptr<group_lease>(each, &lease));
     }
   }
-  // Memory that no pointer to a lease keeps goes to `spare`, which has at most spare_max then.
+  // Memory whose leases are over goes to `spare`, which has at most spare_max then.
   void clear(room& spare) noexcept {
     for (auto next = chunks_.begin(); next != chunks_.end() && spare.size() < spare_max;) {
       auto const each = next++;
       // Acquires what the leases' threads have written; they write no more.
       bool const are_over = std::ranges::none_of(
           **each, [](group_lease const& lease) { return is_alive(lease.state()); });
-      if (!are_over || each->use_count() != 1) continue;
-      (*each)->clear();
-      spare.splice(spare.end(), chunks_, each);
+      if (are_over) spare.splice(spare.end(), chunks_, each);
     }
     chunks_.clear();
+  }
+  // Moves some of it that no pointer to a lease keeps any more. False: there is none.
+  [[nodiscard]] static bool take(room& spare, room& to) noexcept {
+    auto const is_unused = [](auto const& each) { return each.use_count() == 1; };
+    auto const found = std::ranges::find_if(spare, is_unused);
+    if (found == spare.end()) return false;
+    (*found)->clear();
+    to.splice(to.end(), spare, found);
+    return true;
   }
   static constexpr std::size_t spare_max = 64;  // 170 KiB
 

@@ -64,8 +64,8 @@ class reference_set final : public reclaimable {
 
   [[nodiscard]] bool is_written() const noexcept { return use_ != member_use::read; }
   // Without a sharing group.
-  [[nodiscard]] bool has_claims() const noexcept {
-    return use_ == member_use::claimed && order_->group == nullptr;
+  [[nodiscard]] bool is_exclusive() const noexcept {
+    return use_ == member_use::exclusive && order_->group == nullptr;
   }
   [[nodiscard]] std::shared_ptr<launch_order> const& order() const noexcept { return order_; }
 
@@ -294,10 +294,9 @@ class graph_registry {
   // The launch orders of the sharing groups whose slots the graph holds, or held before it was
   // hoisted. Throws std::bad_alloc.
   using group_set = std::set<std::shared_ptr<launch_order>>;
-  [[nodiscard]] group_set groups_of(cudaGraph_t graph) const;
-  // The launch orders of what was claimed in captures into the graph, without a sharing group.
-  // Throws std::bad_alloc.
-  [[nodiscard]] group_set claims_of(cudaGraph_t graph) const;
+  [[nodiscard]] group_set groups_of(cudaGraph_t graph) const { return orders_of(graph, true); }
+  // The same of sets with exclusive members, without a sharing group.
+  [[nodiscard]] group_set exclusives_of(cudaGraph_t graph) const { return orders_of(graph, false); }
 
   // Leases of sharing groups (group_leases.cpp).
   // A capture into the graph has claimed one. Null if the graph is not known any more. Throws
@@ -366,13 +365,14 @@ class graph_registry {
     bool has_parts = false;         // others may be `part_of` it
     cudaGraph_t part_of = nullptr;  // a child graph, at any depth, of this one, owned then
     std::vector<reference_set*> sets;
-    // The sharing groups of these, and of those that were hoisted, and orders of hoisted claims.
+    // The sharing groups of these, and of those that were hoisted; and orders of hoisted sets.
     std::vector<std::weak_ptr<launch_order>> orders;
     lease_log leases;           // claimed in it, of these groups
     lease_spans copied_leases;  // of what it is a copy of
   };
   using entries = std::unordered_map<cudaGraph_t, entry>;
 
+  [[nodiscard]] group_set orders_of(cudaGraph_t graph, bool of_groups) const;
   [[nodiscard]] static bool is_it(entry const& known, std::uint64_t id) noexcept {
     return id == 0 || known.is_owned || known.id == id;
   }
