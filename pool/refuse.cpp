@@ -108,12 +108,12 @@ void slot_pool::claim_search::refuse() {
     char const* const where = seen.is_busy         ? "out or in use by earlier work"
                               : seen.is_on_its_way ? "out or being given back"
                                                    : "out";
-    std::string const of_label = " slots of \"" + of.label + "\" ";
+    std::string const of_label = " of \"" + of.label + "\" ";
     throw pool_exhausted(
         std::string(asked.call) + ": " +
-        (existing == 0 ? "no" + of_label + "can be made"
-                       : "all " + std::to_string(existing) + of_label + "are " + where) +
-        " (" + (existing >= in.slots_max ? "slots_max" : "the limit in bytes") + ")" +
+        (existing == 0 ? "no slot" + of_label + "can be made, and the others are "
+                       : "all " + std::to_string(existing) + " slots" + of_label + "are ") +
+        where + " (" + (existing >= in.slots_max ? "slots_max" : "the limit in bytes") + ")" +
         (seen.has_moved && !seen.is_busy && !seen.is_on_its_way
              ? ", and other threads took what became free"
              : "") +
