@@ -23,6 +23,12 @@ namespace escrow::inline v0_2 {
 
 namespace {
 
+// All sets of a graph's nodes have one order, also those of other owners, before and after a
+// change: it does not tell whether two parts have the same.
+member_use node_use(retired_object const& owner) {
+  return std::min(owner.use(), member_use::written);
+}
+
 template <class Handle>
 void destroy(Handle doomed, cudaError_t (*end)(Handle), char const* api) noexcept {
   // Outside Relaxed mode, destroying an exec invalidates a capture.
@@ -117,7 +123,7 @@ ref<reference_set> graph_core::set_of(std::span<retired_object* const> owners,
   ref<reference_set> made = reference_set::make(keeper(), device_, std::move(order));
   made->reserve(owners.size());
   for (retired_object* const each : owners) {
-    made->append(*each, each->use());
+    made->append(*each, node_use(*each));
   }
   return made;
 }
@@ -178,7 +184,7 @@ void graph_core::keep_after(Call const& call, node_owner kept) {
   if (payloads_.size() == payloads_.capacity()) payloads_.reserve(2 * payloads_.size() + 8);
   cudaGraphNode_t const node = call();  // nothing fails after it
   if (owner || !payloads_.empty()) payloads_.push_back({node, owner.get()});
-  if (owner) placed_.back()->append(*owner, owner->use());
+  if (owner) placed_.back()->append(*owner, node_use(*owner));
 }
 
 cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const> after,

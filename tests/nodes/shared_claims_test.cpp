@@ -114,19 +114,30 @@ TEST_F(SharedClaims, OfCapturesOfTheSameWorkAreApart) {
   expect_no_race(beside);
 }
 
-TEST_F(SharedClaims, AreAlsoOwnersThatWereMovedIn) {
+TEST_F(SharedClaims, AreAlsoOwnersThatWereMovedIntoTheCapture) {
   fate_ptr const fate = make_fate();
-  graph moved(*worker);
-  build(moved).add(kernel_node(add, {}, std::unique_ptr<int, tells>(cells.data(), tells{fate}), 1));
   graph const retired = captured([&](cudaStream_t on) { retire(on, fate); });
-  for (graph const* const each : {&std::as_const(moved), &retired}) {
-    graph raced(*worker);
-    for (int i = 0; i < 2; ++i) build(raced).add(child_node(*each));
-    expect_refused([&] { return graph_exec(raced); }, "graph_exec::graph_exec", "std::shared_ptr");
-    graph ordered(*worker);
-    for (int i = 0; i < 2; ++i) ordered.add_child(*each);
-    graph_exec const exec(ordered);
-  }
+  graph raced(*worker);
+  for (int i = 0; i < 2; ++i) build(raced).add(child_node(retired));
+  expect_refused([&] { return graph_exec(raced); }, "graph_exec::graph_exec", "std::shared_ptr");
+  graph ordered(*worker);
+  for (int i = 0; i < 2; ++i) ordered.add_child(retired);
+  graph_exec const exec(ordered);
+}
+
+TEST_F(SharedClaims, AreNoOwnersOfNodesWhichMayBeOthersInTheNextCopy) {
+  fate_ptr const first = make_fate();
+  fate_ptr const second = make_fate();
+  auto const adds = [this](fate_ptr const& fate) {
+    return kernel_node(add, {}, std::unique_ptr<int, tells>(cells.data(), tells{fate}), 1);
+  };
+  graph made(*worker);
+  node const changed = build(made).add(adds(first));
+  graph beside(*worker);
+  build(beside).add(child_node(made));
+  changed.set(adds(second));
+  build(beside).add(child_node(made));
+  graph_exec const exec(beside);
 }
 
 TEST_F(SharedClaims, AreNoSharedOwnersAndNoKeptLeases) {

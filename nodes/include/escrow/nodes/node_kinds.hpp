@@ -170,7 +170,7 @@ struct child_kind {
                                                source_location where = source_location::current());
 
 // A copy of `child` as it is when the node is added; the kind keeps it until then. The copy holds
-// what `child` holds. Two copies of one graph use the same claims, and owners that were moved in:
+// what `child` holds. Two copies of one graph use the same claims, and owners moved into a capture:
 // an exec of a graph in which they may run concurrently is refused. From a graph with memory nodes
 // CUDA cannot remove a node. If memory runs out or a call fails when the node is there already,
 // adding it then succeeds all the same, and launches of execs pay for what it holds
