@@ -186,7 +186,7 @@ bool exec_claims::may_race(cudaGraphNode_t node, group_set const& claims) const 
   return std::ranges::any_of(claims, [&](auto const& claim) {
     auto const has_it = [&](graph_of const& each) { return is_in(each.claims, claim); };
     return std::ranges::none_of(own, has_it) &&
-           (is_in(of_update_, claim) || std::ranges::any_of(graphs_, has_it));
+           (std::ranges::any_of(of_update_, has_it) || std::ranges::any_of(graphs_, has_it));
   });
 }
 
@@ -204,7 +204,7 @@ void exec_claims::update(exec_claims&& other) noexcept {
   for (std::size_t i = 0; i < graphs_.size(); ++i) {
     is_sure ? graphs_[i].claims.swap(other.graphs_[i].claims) : graphs_[i].claims.clear();
   }
-  of_update_.swap(other.all_);
+  of_update_.swap(other.graphs_);
   if (is_sure) of_update_.clear();
 }
 

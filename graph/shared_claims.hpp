@@ -32,10 +32,9 @@ inline constexpr char const* order_the_claims =
     "order them, with node::after or graph::add_child; or capture the work once for each, or share "
     "an owner that is only read (std::shared_ptr)";
 
-// What: the claims that the graphs of an exec use, in the order of a walk: what its graph has may
-// have
-//   changed since. Of these alone it is known where they are until an update, which pairs nodes in
-//   CUDA's way.
+// What: the claims that the graphs of an exec use, in the order of a walk. The exec's own graph may
+//   have changed since. Until an update it is known which graph has which; an update pairs nodes in
+//   CUDA's way, so that afterwards only the claims of all together are known.
 // Thread safety: a value. The exec keeps no claim by it.
 // Errors: add() and set() throw std::bad_alloc.
 class exec_claims {
@@ -44,7 +43,6 @@ class exec_claims {
   // it follow it.
   void add(cudaGraphNode_t node, std::size_t depth, graph_registry::group_set const& its_own) {
     graphs_.push_back({node, depth, {its_own.begin(), its_own.end()}});
-    all_.insert(all_.end(), its_own.begin(), its_own.end());
   }
   // Whether another part of the exec may have one of them that the child node does not have.
   [[nodiscard]] bool may_race(cudaGraphNode_t node, graph_registry::group_set const& claims) const;
@@ -64,8 +62,7 @@ class exec_claims {
   [[nodiscard]] std::span<graph_of const> parts_of(cudaGraphNode_t node) const noexcept;
 
   std::vector<graph_of> graphs_;
-  orders all_;        // as they were added
-  orders of_update_;  // of nodes that are not known
+  std::vector<graph_of> of_update_;  // of the last one, of nodes that are not known
 };
 
 }  // namespace escrow::inline v0_2
