@@ -15,7 +15,6 @@
 #include <new>
 #include <random>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -171,7 +170,8 @@ struct state {
   std::uint64_t last_user = 0;
   std::uint64_t user_changed_at = 0;
   std::uint64_t calls_in_callbacks = 0;
-  std::map<std::string_view, std::uint64_t> calls_by_name;
+  // By the address of the name, which is a literal: a name can have several.
+  std::unordered_map<char const*, std::uint64_t> calls_by_name;
   // By how many calls are still to pass; the key is an absolute number of injectable calls.
   std::map<std::uint64_t, cudaError_t> faults_by_number;
   std::uint64_t injectable_calls = 0;

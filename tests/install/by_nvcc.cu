@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled by nvcc, in the build tree and by a consumer: all public headers, and the templates of
-// theirs that a program with kernels uses.
+// Compiled by nvcc: all public headers, and the templates of theirs that a program with kernels
+// uses.
 #include <escrow/escrow.hpp>
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Gets Escrow in each way that README names, builds the examples against it, and runs them.
+# Gets Escrow in each way that README names, builds examples against it, and runs them: all against shared libraries, one
+# against static ones.
 # FROM=installed: the build tree BUILD_DIR, installed into a fresh folder. FROM=source: the source archive, built anew.
 set(root ${BUILD_DIR}/install-test/${FROM})
 set(prefix ${root}/prefix)
@@ -101,6 +102,6 @@ else()
   consume(built ${SOURCE_DIR} -DEXAMPLES=${examples} -DWAY=add_subdirectory -DESCROW_SOURCE=${root}/built/_deps/escrow-src
     -DBUILD_SHARED_LIBS=OFF -DESCROW_INSTALL=ON)
   run(${CMAKE_COMMAND} --install ${root}/built --prefix ${prefix})
-  consume(found ${examples} -DCMAKE_PREFIX_PATH=${prefix})
+  consume(found ${SOURCE_DIR} -DEXAMPLES=${examples} -DCMAKE_PREFIX_PATH=${prefix} -DCOMPONENTS=simulated)
   consume_by_pkg_config()
 endif()
