@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Gets Escrow in each way that README names, builds examples against it, and runs them: all against shared libraries, one
-# against static ones.
+# Gets Escrow in each way that README names, builds examples against it, and runs them: all against what is installed from
+# the build tree, one in the other ways.
 # FROM=installed: the build tree BUILD_DIR, installed into a fresh folder. FROM=source: the source archive, built anew.
 set(root ${BUILD_DIR}/install-test/${FROM})
 set(prefix ${root}/prefix)
