@@ -127,6 +127,16 @@ void deleter::refuse_endless(event_ref ready) {
                    "capturing stream");
 }
 
+deleter::retirement deleter::begin_after(event_ref ready, char const* call) {
+  if (ready.get() == nullptr) {
+    throw usage_error(call, "`ready` is null", "pass a recorded event");
+  }
+  refuse_endless(ready);
+  retirement begun = begin(call);
+  begun.object->reclaim_after(ready.get(), {});
+  return begun;
+}
+
 deleter::retirement deleter::begin(cudaGraph_t graph) {
   require_open("deleter::retire");
   if (graph == nullptr) {

@@ -56,6 +56,20 @@ TEST_F(Retire, WaitsForItsOwnStreamOrEventAlone) {
   for (auto const& fate : blocked) EXPECT_TRUE(is_released(fate));
 }
 
+TEST_F(Retire, AfterAnEventThatIsMovedInKeepsItUntilTheOwnerIsDestroyed) {
+  auto const fate = make_fate();
+  hold_up(one);
+  {
+    event done;
+    done.ref().record(one);
+    worker->retire_after(std::move(done), probe(fate));
+    EXPECT_FALSE(done);  // NOLINT(bugprone-use-after-move): that is the question
+  }
+  EXPECT_TRUE(stays_kept(fate));
+  flag.raise();
+  EXPECT_TRUE(is_released(fate));
+}
+
 TEST_F(Retire, DoesNotWaitForWorkThatIsEnqueuedLater) {
   auto const fate = make_fate();
   must(launch_tiny(one));
@@ -127,6 +141,9 @@ void expect_refused_by_each_overload(deleter& its, cudaStream_t stream) {
   EXPECT_THROW(its.retire(std::move(owner)), Exception);
   EXPECT_THROW(its.retire(tiny_graph().get(), std::move(owner)), Exception);
   EXPECT_THROW(its.retire_after(make_event().get(), std::move(owner)), Exception);
+  event ready;
+  EXPECT_THROW(its.retire_after(std::move(ready), std::move(owner)), Exception);
+  EXPECT_TRUE(ready);  // NOLINT(bugprone-use-after-move): that is the question
   its.drain();
   EXPECT_TRUE(owner.is_owner());  // NOLINT(bugprone-use-after-move): that is the question
   EXPECT_FALSE(fate->was_destroyed());

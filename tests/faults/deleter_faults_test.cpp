@@ -152,6 +152,13 @@ void add_eager_retirements(rows& add) {
   add("retire, after an event", runs("deleter::retire_after"),
       {busy, owner, [](auto& in) { must(cudaEventRecord(in.ready, in.one)); }},
       [](auto& in) { in.worker->retire_after(in.ready.get(), std::move(*in.mine)); });
+  add("retire, after an event that it keeps", runs("deleter::retire_after"),
+      {busy, owner,
+       [](auto& in) {
+         in.kept_event.emplace();
+         in.kept_event->ref().record(in.one);
+       }},
+      [](auto& in) { in.worker->retire_after(std::move(*in.kept_event), std::move(*in.mine)); });
   add("retain, with the process's own deleter", runs("retain"),
       {owner, [](auto& in) { in.uses_global = in.is_reclaimed_apart = true; }},
       [](auto& in) { retain(in.one, std::move(*in.mine)); });

@@ -175,7 +175,8 @@ class deleter_stage : public fault_world {
   std::shared_ptr<probe> shared;
   std::optional<event> recorded;
   std::optional<event> taken;
-  int device = -1;       // the result of a query
+  std::optional<event> kept_event;  // the caller's, until an owner is retired after it
+  int device = -1;                  // the result of a query
   bool is_busy = false;  // the stream's work runs until the flag is raised, and may use owners
   bool is_busy_elsewhere = false;  // on device 1
   bool uses_global = false;        // the process's own deleter, which keeps an event for later

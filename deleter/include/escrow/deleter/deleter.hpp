@@ -11,7 +11,9 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "escrow/core/capture.hpp"
@@ -142,16 +144,29 @@ class ESCROW_API deleter {
   void retire_after(event_ref ready, Owner&& owner,
                     source_location where = source_location::current()) {
     constexpr char const* call = "deleter::retire_after";
-    auto const begin_after = [&] {
-      if (ready.get() == nullptr) {
-        throw usage_error(call, "`ready` is null", "pass a recorded event");
-      }
-      refuse_endless(ready);
-      retirement begun = begin(call);
-      begun.object->reclaim_after(ready.get(), {});
-      return begun;
-    };
-    hand_over(call, begin_after, std::forward<Owner>(owner), where);
+    hand_over(
+        call, [&] { return begin_after(ready, call); }, std::forward<Owner>(owner), where);
+  }
+  // The same, and destroys `ready`, which is moved in, after the owner. The caller keeps both if it
+  // throws.
+  template <class Event, class Owner>
+  requires std::same_as<std::remove_cvref_t<Event>, event>
+  void retire_after(Event&& ready, Owner&& owner,
+                    source_location where = source_location::current()) {
+    static_assert(std::same_as<Event, event>,
+                  "the event must live until the owner is destroyed: std::move the event into the "
+                  "call, or pass event.ref() and keep the event");
+    require_owner<Owner>();
+    if constexpr (makes_owner<Owner> && std::same_as<Event, event>) {
+      constexpr char const* call = "deleter::retire_after";
+      detail::called_at(call, where, [&] {
+        retirement begun = begin_after(ready.ref(), call);
+        auto& kept = begun.object->emplace(with_event<std::remove_cvref_t<Owner>>{});
+        kept.owner.emplace(std::forward<Owner>(owner));
+        kept.ready = std::forward<Event>(ready);
+        finish(std::move(begun));
+      });
+    }
   }
 
   // Destroys `owner` once `graph`, its clones and execs are destroyed, and their launches done.
@@ -222,6 +237,14 @@ class ESCROW_API deleter {
   retirement begin_use(stream_ref stream, char const* call);
   // With an empty object, whose owner is destroyed with `device` current.
   retirement with_object(retirement begun, int device);
+  // One that is reclaimed once `ready` is done.
+  retirement begin_after(event_ref ready, char const* call);
+  // The event is destroyed last.
+  template <class Owner>
+  struct with_event {
+    event ready = event::none();
+    std::optional<Owner> owner;
+  };
   template <class Begin, class Owner>
   void hand_over(char const* call, Begin begin, Owner&& owner, source_location where) {
     require_owner<Owner>();
