@@ -10,11 +10,21 @@ using namespace escrow::sim::model;  // What this file gives C names to.
 
 namespace {
 
+cudaError_t make_for(api_call&, cudaStream_t, cudaMemcpy3DParms const& params, work& what) {
+  return make_work(params, what);
+}
+
+cudaError_t make_for(api_call& c, cudaStream_t stream, cudaMemsetParams const& params, work& what) {
+  auto const found = find_stream(c, stream);
+  bool const is_captured = found != nullptr && found->capturing != nullptr;
+  return is_captured ? make_fill(params, what) : make_work(params, what);
+}
+
 template <class Params>
 cudaError_t enqueue_with(api_call& c, cudaStream_t stream, cudaGraphNodeType type,
                          Params const& params) {
   work what;
-  if (auto const error = make_work(params, what); error != cudaSuccess) return error;
+  if (auto const error = make_for(c, stream, params, what); error != cudaSuccess) return error;
   return enqueue(c, stream, type, std::move(what));
 }
 

@@ -37,7 +37,7 @@ cudaError_t CUDARTAPI cudaFuncGetAttributes(cudaFuncAttributes* out, void const*
     out->numRegs = 16;
     out->ptxVersion = 90;
     out->binaryVersion = 90;
-    out->maxDynamicSharedSizeBytes = 48 * 1024;
+    out->maxDynamicSharedSizeBytes = max_shared_bytes;
   });
 }
 }

@@ -4,6 +4,7 @@
 #include "captures.hpp"
 #include "ends.hpp"
 #include "kernels.hpp"
+#include "nodes.hpp"
 #include "streams.hpp"
 
 #include <map>
@@ -17,12 +18,19 @@ using attribute_values = std::map<int, cudaLaunchAttributeValue>;
 cudaError_t launch_kernel(char const* name, cudaKernelNodeParams const& params, cudaStream_t stream,
                           bool is_programmatic = false, attribute_values attributes = {}) {
   return call(name, ordinary, [&](api_call& c) {
-    kernel_work what;
-    if (auto const error = make_kernel_work(params, what); error != cudaSuccess) return error;
-    what.attributes = std::move(attributes);
+    auto const on = find_stream(c, stream);
+    bool const is_captured = on != nullptr && on->capturing != nullptr;
+    kernel_work made;
+    made.attributes = std::move(attributes);
+    auto error = make_kernel_work(params, made);
+    work what = std::move(made);
+    if (error == cudaSuccess && !has_whole_clusters(what)) error = cudaErrorInvalidClusterSize;
+    if (error != cudaSuccess) {
+      if (is_captured) invalidate(c, *on->capturing);  // measured; a copy that is refused does not
+      return error;
+    }
     wait_for_frees(c, stream);
-    auto const capturing = is_programmatic ? find_stream(c, stream) : nullptr;
-    if (capturing != nullptr && capturing->capturing != nullptr) expect_triggers(*capturing);
+    if (is_programmatic && is_captured) expect_triggers(*on);
     return enqueue(c, stream, cudaGraphNodeTypeKernel, std::move(what));
   });
 }

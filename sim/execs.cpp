@@ -138,7 +138,8 @@ cudaError_t instantiate(graph_state& source, int device, unsigned long long flag
                         callbacks& reclaimed, cudaGraphExec_t* handle) {
   if ((has_conditionals(source) || has_memory_nodes(source)) && *source.copies != 0)
     return cudaErrorNotSupported;
-  if (!bodies_are_legal(source) || !conditions_are_used(source)) return cudaErrorInvalidValue;
+  if (!bodies_are_legal(source) || !conditions_are_used(source) || !fills_are_legal(source))
+    return cudaErrorInvalidValue;
   auto exec = std::make_shared<exec_state>();
   exec->graph = clone(source, false);
   if (!sort_nodes(*exec->graph)) {

@@ -9,9 +9,13 @@
 namespace escrow::sim::model {
 namespace {
 
-bool is_empty(dim3 const& d) {
-  return d.x == 0 || d.y == 0 || d.z == 0;
+bool is_within(dim3 const& size, dim3 const& max) {
+  return size.x != 0 && size.y != 0 && size.z != 0 && size.x <= max.x && size.y <= max.y &&
+         size.z <= max.z;
 }
+
+constexpr dim3 grid_max{0x7fffffff, 65535, 65535};
+constexpr dim3 block_max{max_threads_per_block, max_threads_per_block, 64};
 
 bool has_too_many_threads(dim3 const& block) {
   constexpr std::uint64_t max = max_threads_per_block;
@@ -32,8 +36,10 @@ kernel_code const* find_code(void const* func) {
 cudaError_t make_kernel_work(cudaKernelNodeParams const& params, kernel_work& out) {
   auto const* const code = find_code(params.func);
   if (code == nullptr) return cudaErrorInvalidResourceHandle;
-  if (is_empty(params.gridDim) || is_empty(params.blockDim)) return cudaErrorInvalidConfiguration;
-  if (has_too_many_threads(params.blockDim)) return cudaErrorInvalidValue;
+  if (!is_within(params.gridDim, grid_max) || !is_within(params.blockDim, block_max) ||
+      has_too_many_threads(params.blockDim) ||
+      params.sharedMemBytes > std::size_t{max_shared_bytes})
+    return cudaErrorInvalidValue;
   if (!code->arg_sizes.empty() && params.kernelParams == nullptr) return cudaErrorInvalidValue;
   out.code = code;
   out.device = this_thread_unchecked().device;

@@ -71,6 +71,16 @@ memory_place place_of(void const* address) {
   return {what.host ? cudaMemoryTypeHost : cudaMemoryTypeDevice, what.device};
 }
 
+bool is_beyond(void const* address, std::size_t bytes) {
+  auto const& all = the().allocations;
+  auto const after = all.upper_bound(address);
+  if (after == all.begin()) return false;
+  auto const& [start, what] = *std::prev(after);
+  auto const offset =
+      static_cast<std::size_t>(static_cast<char const*>(address) - static_cast<char const*>(start));
+  return offset < what.bytes && bytes > what.bytes - offset;
+}
+
 void trim(CUmemPoolHandle_st& pool, std::size_t keep) {
   auto const kept = std::min(pool.reserved, std::max(keep, pool.used));
   the().devices[static_cast<std::size_t>(pool.device)].bytes_in_use -= pool.reserved - kept;

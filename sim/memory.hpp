@@ -9,6 +9,9 @@ namespace escrow::sim::model {
 // What an address is in; also for addresses inside an allocation. Lock held.
 memory_place place_of(void const* address);
 
+// Whether so many bytes begin in an allocation and end beyond it. Lock held.
+bool is_beyond(void const* address, std::size_t bytes);
+
 // Null if there is none left, also after all pools have given back what they keep. Lock held.
 void* allocate_memory(std::size_t bytes, int device, bool host);
 // Counts memory as in use. False if there is none left, as above. Lock held.

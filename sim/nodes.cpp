@@ -30,6 +30,22 @@ bool fits(cudaPitchedPtr const& memory, cudaPos const& position, cudaExtent cons
   return is_flat(extent) || position.x + extent.width <= memory.pitch;
 }
 
+// The last byte of its last row is beyond the memory of the first one.
+bool ends_beyond(cudaPitchedPtr const& memory, cudaPos const& position, cudaExtent const& extent) {
+  auto const to = [&](std::size_t x, std::size_t y, std::size_t z) {
+    return (z * memory.ysize + y) * memory.pitch + x;
+  };
+  auto const begin = to(position.x, position.y, position.z);
+  auto const end =
+      to(position.x + extent.width, position.y + extent.height - 1, position.z + extent.depth - 1);
+  return is_beyond(static_cast<char const*>(memory.ptr) + begin, end - begin);
+}
+
+bool ends_beyond(cudaMemsetParams const& p) {
+  if (p.width == 0 || p.height == 0) return false;
+  return is_beyond(p.dst, (p.height - 1) * p.pitch + p.width * p.elementSize);
+}
+
 bool is_aligned(cudaMemsetParams const& p) {
   auto const address = reinterpret_cast<std::uintptr_t>(p.dst);
   return address % p.elementSize == 0 && (p.height <= 1 || p.pitch % p.elementSize == 0);
@@ -114,11 +130,15 @@ cudaError_t make_work(cudaKernelNodeParams const& params, work& what) {
   kernel_work made;
   auto const error = make_kernel_work(params, made);
   what = std::move(made);
-  // A node's configuration is a value like others.
-  return error == cudaErrorInvalidConfiguration ? cudaErrorInvalidValue : error;
+  return error;
 }
 
 cudaError_t make_work(cudaMemsetParams const& p, work& what) {
+  auto const error = make_fill(p, what);
+  return error == cudaSuccess && ends_beyond(p) ? cudaErrorInvalidValue : error;
+}
+
+cudaError_t make_fill(cudaMemsetParams const& p, work& what) {
   if (p.elementSize != 1 && p.elementSize != 2 && p.elementSize != 4) return cudaErrorInvalidValue;
   bool const is_nothing = p.width == 0 || p.height == 0;
   if ((p.dst == nullptr && !is_nothing) || !is_aligned(p)) return cudaErrorInvalidValue;
@@ -135,6 +155,8 @@ cudaError_t make_work(cudaMemcpy3DParms const& p, work& what) {
     if (p.srcPtr.ptr == nullptr || p.dstPtr.ptr == nullptr) return cudaErrorInvalidValue;
     if (!fits(p.srcPtr, p.srcPos, p.extent) || !fits(p.dstPtr, p.dstPos, p.extent))
       return cudaErrorInvalidPitchValue;
+    if (ends_beyond(p.srcPtr, p.srcPos, p.extent) || ends_beyond(p.dstPtr, p.dstPos, p.extent))
+      return cudaErrorInvalidValue;
   }
   what = copy_work{p, place_of(p.dstPtr.ptr), place_of(p.srcPtr.ptr)};
   return cudaSuccess;
@@ -275,6 +297,15 @@ cudaError_t write_attribute(kernel_work& kernel, int id, cudaLaunchAttributeValu
     return cudaErrorInvalidClusterSize;
   kernel.attributes[id] = value;
   return cudaSuccess;
+}
+
+bool fills_are_legal(graph_state const& graph) {
+  return std::ranges::all_of(graph.nodes, [](auto const& node) {
+    auto const* const fill = std::get_if<fill_work>(&node->what);
+    return (fill == nullptr || !ends_beyond(fill->shape)) &&
+           std::ranges::all_of(inner_graphs(*node),
+                               [](auto const& inner) { return fills_are_legal(*inner); });
+  });
 }
 
 bool has_whole_clusters(work const& what) {

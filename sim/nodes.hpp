@@ -12,6 +12,8 @@ namespace escrow::sim::model {
 
 cudaError_t make_work(cudaKernelNodeParams const& params, work& what);
 cudaError_t make_work(cudaMemsetParams const& params, work& what);
+// The same, also if it ends beyond its memory. CUDA takes it so in a capture (measured).
+cudaError_t make_fill(cudaMemsetParams const& params, work& what);
 cudaError_t make_work(cudaMemcpy3DParms const& params, work& what);
 cudaError_t make_work(cudaHostNodeParams const& params, work& what);
 cudaError_t make_record_work(cudaEvent_t event, work& what);
@@ -35,6 +37,8 @@ cudaGraphExecUpdateResult refusal(work const& old, work const& now);
 bool read_attribute(kernel_work const& kernel, int id, cudaLaunchAttributeValue& value);
 // Sets one, or returns an error: not all of a launch are a node's.
 cudaError_t write_attribute(kernel_work& kernel, int id, cudaLaunchAttributeValue value);
+// None of its fills ends beyond its memory.
+bool fills_are_legal(graph_state const& graph);
 // Of a kernel: its clusters, if any, divide its grid.
 bool has_whole_clusters(work const& what);
 // Setting a node's parameters leaves its attributes.

@@ -60,7 +60,8 @@ std::shared_ptr<stream_state> find_made_stream(char const* call, cudaStream_t ha
   auto stream = all.find(handle);
   if (stream == nullptr && !all.is_lost(handle)) {
     give_up(std::string(call) + " on " + describe_this_thread() +
-            " with a stream that was destroyed: CUDA's driver crashes");
+            " with a stream that was destroyed: CUDA's driver crashes; a stream outlives the "
+            "leases, claimers and launchers on it");
   }
   return stream;
 }
