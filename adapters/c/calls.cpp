@@ -91,6 +91,10 @@ escrow_status keep_failure(char const* function, source_location where) noexcept
   }
 }
 
+void print_last_error() noexcept {
+  static_cast<void>(std::fprintf(stderr, "escrow: %s\n", last.text.data()));
+}
+
 void note_taken() noexcept {
   last.took_object = true;
 }

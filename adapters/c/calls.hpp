@@ -9,6 +9,7 @@
 #include <cstring>
 #include <exception>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -16,10 +17,11 @@
 #include "escrow/deleter/sharing_group.hpp"
 #include "escrow/escrow.h"
 #include "escrow/pool/resource_pool.hpp"
+#include "handle_memory.hpp"
 #include "without_gil.hpp"
 
 // Here, since options name it.
-struct escrow_group {
+struct escrow_group : escrow::in_handle_memory<escrow_group> {
   escrow::sharing_group held;
 };
 
@@ -36,18 +38,29 @@ struct c_failure {
 [[nodiscard]] source_location take_caller(char const* function) noexcept;
 // In a handler: keeps the error as this thread's last one, and returns its status.
 [[nodiscard]] escrow_status keep_failure(char const* function, source_location where) noexcept;
+void print_last_error() noexcept;
 // The last error is of a retirement that has taken its object.
 void note_taken() noexcept;
+
+template <class T>
+concept is_handle = requires {
+  requires std::remove_const_t<T>::is_in_handle_memory;
+};
 
 // A function of the C API while it runs.
 struct c_call {
   char const* function;
   source_location where;  // the caller's line; nowhere if it did not say
 
-  // What `pointer` points to. Throws usage_error if it is null.
+  // What `pointer` points to. Throws usage_error if it is null, or a handle that was destroyed.
   template <class T>
   [[nodiscard]] T& need(T* pointer, char const* argument) const {
     if (pointer == nullptr) refuse(argument, "is null", "pass an address that is not null");
+    if constexpr (is_handle<T>) {
+      if (!handle_memory::is_taken(pointer)) {
+        refuse(argument, "was destroyed", "destroy a handle once, after its last use");
+      }
+    }
     return *pointer;
   }
   [[noreturn]] void refuse(char const* argument, char const* problem, char const* advice) const {
@@ -102,10 +115,16 @@ template <class Body>
   without_gil const others_run(without_gil::python::if_known);
   return run(function, body);
 }
-template <class T>
-void destroy_without_gil(T* object) noexcept {
+// Null is ignored. That a handle was destroyed before is this thread's last error, and on stderr,
+// since no status tells.
+template <is_handle T>
+void destroy_without_gil(char const* function, T* handle) noexcept {
+  escrow_status const status = run(function, [&](c_call by) {
+    if (handle != nullptr) static_cast<void>(by.need(handle, "handle"));
+  });
+  if (status != ESCROW_OK) return print_last_error();
   without_gil const others_run;
-  delete object;
+  delete handle;
 }
 
 // A time of C's, cut to 100 years, which can be added to a clock's.

@@ -11,16 +11,16 @@
 
 using namespace escrow;
 
-struct escrow_exec {
+struct escrow_exec : in_handle_memory<escrow_exec> {
   graph_exec held;
   std::size_t copies;  // asked for
 };
 
-struct escrow_hoisted {
+struct escrow_hoisted : in_handle_memory<escrow_hoisted> {
   hoisted held;
 };
 
-struct escrow_captured {
+struct escrow_captured : in_handle_memory<escrow_captured> {
   graph held;
   cudaGraph_t handle;  // of `held`
 };
@@ -41,12 +41,12 @@ escrow_status escrow_group_create(char const* label, escrow_group** group) {
     escrow_group*& result = by.need(group, "group");
     sharing_options options;
     if (label != nullptr) options.label = label;
-    result = new escrow_group{sharing_group(options)};
+    result = new escrow_group{{}, sharing_group(options)};
   });
 }
 
 void escrow_group_destroy(escrow_group* group) {
-  destroy_without_gil(group);
+  destroy_without_gil(__func__, group);
 }
 
 escrow_status escrow_group_statistics(escrow_group* group, escrow_group_stats* stats) {
@@ -124,7 +124,7 @@ void create_exec(c_call by, cudaGraph_t graph, instantiate_options const& option
                  escrow_exec** exec) {
   escrow_exec*& result = by.need(exec, "exec");
   static_cast<void>(by.need(graph, "graph"));
-  result = new escrow_exec{graph_exec(graph, options), options.copies};
+  result = new escrow_exec{{}, graph_exec(graph, options), options.copies};
 }
 
 // False if the graph does not fit.
@@ -199,7 +199,7 @@ escrow_status escrow_exec_update_or_create(escrow_exec** exec, cudaGraph_t graph
 }
 
 void escrow_exec_destroy(escrow_exec* exec) {
-  destroy_without_gil(exec);
+  destroy_without_gil(__func__, exec);
 }
 
 void escrow_graphs_lock() {
@@ -225,7 +225,7 @@ escrow_status escrow_capture_end(cudaStream_t stream, escrow_captured** captured
     escrow_captured*& result = by.need(captured, "captured");
     graph made = end_capture(stream, audit_use::by_default, by.where);
     cudaGraph_t const handle = made.get(by.where);
-    result = new escrow_captured{std::move(made), handle};
+    result = new escrow_captured{{}, std::move(made), handle};
   });
 }
 
@@ -234,7 +234,7 @@ cudaGraph_t escrow_captured_graph(escrow_captured const* captured) {
 }
 
 void escrow_captured_destroy(escrow_captured* captured) {
-  destroy_without_gil(captured);
+  destroy_without_gil(__func__, captured);
 }
 
 escrow_status escrow_graph_audit(cudaGraph_t graph, cudaGraph_t const* bodies, size_t body_count,
@@ -253,7 +253,7 @@ escrow_status escrow_hoist(cudaGraph_t graph, cudaGraph_t const* bodies, size_t 
   return run_without_gil(__func__, [&](c_call by) {
     escrow_hoisted*& result = by.need(hoisted, "hoisted");
     static_cast<void>(by.need(graph, "graph"));
-    result = new escrow_hoisted{hoist(graph, by.bodies(bodies, body_count))};
+    result = new escrow_hoisted{{}, hoist(graph, by.bodies(bodies, body_count))};
   });
 }
 
@@ -300,5 +300,5 @@ escrow_status escrow_hoisted_release_now(escrow_hoisted* hoisted) {
 }
 
 void escrow_hoisted_destroy(escrow_hoisted* hoisted) {
-  destroy_without_gil(hoisted);
+  destroy_without_gil(__func__, hoisted);
 }

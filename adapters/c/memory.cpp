@@ -6,7 +6,7 @@
 
 using namespace escrow;
 
-struct escrow_allocator {
+struct escrow_allocator : in_handle_memory<escrow_allocator> {
   stream_allocator held;
 };
 
@@ -39,12 +39,12 @@ escrow_status escrow_allocator_create(int device, escrow_options const* options,
     if (given.bytes_max != 0) policy.bytes_max = given.bytes_max;
     policy.idle_max = time_of(given.idle_max_ns);
     if (given.pinned_host != 0) policy.source = memory_source::pinned_host();
-    result = new escrow_allocator{stream_allocator(pool_options_of(device, given), policy)};
+    result = new escrow_allocator{{}, stream_allocator(pool_options_of(device, given), policy)};
   });
 }
 
 void escrow_allocator_destroy(escrow_allocator* allocator) {
-  destroy_without_gil(allocator);
+  destroy_without_gil(__func__, allocator);
 }
 
 escrow_status escrow_allocator_allocate(escrow_allocator* allocator, cudaStream_t stream,

@@ -7,11 +7,11 @@
 
 using namespace escrow;
 
-struct escrow_pool {
+struct escrow_pool : in_handle_memory<escrow_pool> {
   resource_pool<void*> held;
 };
 
-struct escrow_lease {
+struct escrow_lease : in_handle_memory<escrow_lease> {
   lease<void*> held;
 };
 
@@ -36,7 +36,7 @@ escrow_status claim(char const* function, claim_function how, escrow_pool* pool,
   without_gil* const outer = std::exchange(claiming, &others_run);
   escrow_status const status = run(function, [&](c_call by) {
     escrow_lease*& result = by.need(lease, "lease");
-    result = new escrow_lease{(by.need(pool, "pool").held.*how)(stream, by.where)};
+    result = new escrow_lease{{}, (by.need(pool, "pool").held.*how)(stream, by.where)};
   });
   claiming = outer;
   return status;
@@ -72,12 +72,12 @@ escrow_status escrow_pool_create(int device, escrow_resource_functions const* fu
       if (its.destroy != nullptr) its.destroy(its.user, resource);
     };
     result = new escrow_pool{
-        resource_pool<void*>(pool_options_of(device, given), make, recycle, destroy)};
+        {}, resource_pool<void*>(pool_options_of(device, given), make, recycle, destroy)};
   });
 }
 
 void escrow_pool_destroy(escrow_pool* pool) {
-  destroy_without_gil(pool);
+  destroy_without_gil(__func__, pool);
 }
 
 escrow_status escrow_pool_claim(escrow_pool* pool, cudaStream_t stream, escrow_lease** lease) {
@@ -139,7 +139,7 @@ escrow_status escrow_lease_leave_to_graph(escrow_lease* lease) {
 }
 
 void escrow_lease_destroy(escrow_lease* lease) {
-  delete lease;
+  destroy_without_gil(__func__, lease);
 }
 
 escrow_status escrow_pool_statistics(escrow_pool* pool, escrow_pool_stats* stats) {

@@ -238,10 +238,10 @@ static void c_errors_and_reports_name_the_callers_line(void) {
   EXPECT_OK(escrow_allocator_free(memory, c_stream(0), address));
 
   escrow_set_caller("library.c", 7);  // by hand, for the next call alone
-  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_allocator_leave_to_graph(memory, &thing));
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, (escrow_allocator_leave_to_graph)(memory, &thing));
   EXPECT(strstr(escrow_last_error(), "library.c:7: escrow_allocator_leave_to_graph: ") ==
          escrow_last_error());
-  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_allocator_leave_to_graph(memory, &thing));
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, (escrow_allocator_leave_to_graph)(memory, &thing));
   EXPECT(strstr(escrow_last_error(), "escrow_allocator_leave_to_graph: ") == escrow_last_error());
 
   EXPECT_OK((escrow_allocator_allocate)(memory, c_stream(0), mib, 0, &address));
@@ -249,6 +249,32 @@ static void c_errors_and_reports_name_the_callers_line(void) {
   EXPECT(strstr(described(memory), "since the claim") == NULL);  // nobody said where
   EXPECT_OK(escrow_allocator_free(memory, c_stream(0), address));
   escrow_allocator_destroy(memory);
+}
+
+static void expect_error_is(char const* text) {
+  EXPECT(strncmp(escrow_last_error(), text, strlen(text)) == 0);
+}
+
+static void c_a_handle_that_was_destroyed_is_refused_by_name(void) {
+  escrow_allocator* const memory = new_memory((escrow_options){0});
+  escrow_group* group = NULL;
+  EXPECT_OK(escrow_group_create("engine", &group));
+  escrow_allocator_destroy(memory);
+  escrow_group_destroy(group);
+  char const* const rest = "destroyed; destroy a handle once, after its last use";
+#line 2000 "engine.c"
+  escrow_allocator_destroy(memory);
+  expect_error_is("engine.c:2000: escrow_allocator_destroy: `handle` was ");
+  EXPECT(strstr(escrow_last_error(), rest) != NULL);
+  void* address = NULL;
+#line 2010 "engine.c"
+  EXPECT_STATUS(ESCROW_USAGE_ERROR,
+                escrow_allocator_allocate(memory, c_stream(0), mib, 0, &address));
+  EXPECT(strstr(escrow_last_error(), "escrow_allocator_allocate: `allocator` was destroyed") !=
+         NULL);
+  escrow_group_destroy(group);
+  EXPECT(strstr(escrow_last_error(), "escrow_group_destroy: `handle` was destroyed") != NULL);
+  escrow_group_destroy(NULL);
 }
 
 // Statistics of the process.
@@ -341,6 +367,7 @@ c_case const c_client_cases[] = {
     CASE(c_a_flush_lets_a_trim_reach_what_a_stream_keeps),
     CASE(c_a_flush_lets_other_streams_claim_what_one_keeps),
     CASE(c_errors_and_reports_name_the_callers_line),
+    CASE(c_a_handle_that_was_destroyed_is_refused_by_name),
     CASE(c_the_process_is_summed_up),
     CASE(c_null_is_refused_for_clients),
 };

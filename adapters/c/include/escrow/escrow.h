@@ -5,7 +5,7 @@
 // Errors: a function that returns an escrow_status never throws. A call that failed has changed
 //   nothing, unless its comment says otherwise. A null handle, callback or place for a result is
 //   ESCROW_USAGE_ERROR, unless the comment says otherwise; destroying null does nothing.
-//   Destroy each handle once: what was destroyed is not known any more.
+//   So is a handle that was destroyed, until a later one has its address; each is destroyed once.
 // Thread safety: any thread may call anything concurrently, except two calls with the same lease,
 //   exec or hoisted, and the destruction of a handle beside a call with it. Do not cancel a thread
 //   (pthread_cancel) during a call: the process would abort.

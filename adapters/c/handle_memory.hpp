@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the handles of the C API are: one that was destroyed is known.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <mutex>
+#include <new>
+
+#include "escrow/version.hpp"
+
+namespace escrow::inline v0_2 {
+
+// What: memory of the handles of one type, which stays theirs: a handle that was destroyed is told
+//   from one that exists, until a later one has its address.
+// Thread safety: any.
+// Lifetime: kept until the process ends.
+// Errors: take() throws std::bad_alloc.
+class handle_memory {
+ public:
+  [[nodiscard]] void* take(std::size_t bytes) {
+    place* found = nullptr;
+    {
+      std::lock_guard const guard(mutex_);
+      found = unused_;
+      if (found != nullptr) unused_ = found->next;
+    }
+    if (found == nullptr) {
+      found = ::new (::operator new(sizeof(place) + bytes)) place;
+    }
+    // relaxed, as below: whoever has the handle was given it by the thread that made it, and two
+    // threads that destroy one race in any case.
+    found->is_taken.store(true, std::memory_order_relaxed);
+    return found + 1;
+  }
+  void give_back(void* unused) noexcept {
+    place* const its = static_cast<place*>(unused) - 1;
+    its->is_taken.store(false, std::memory_order_relaxed);
+    std::lock_guard const guard(mutex_);
+    its->next = unused_;
+    unused_ = its;
+  }
+  [[nodiscard]] static bool is_taken(void const* handle) noexcept {
+    place const* const its = static_cast<place const*>(handle) - 1;
+    return its->is_taken.load(std::memory_order_relaxed);
+  }
+
+ private:
+  struct alignas(std::max_align_t) place {
+    std::atomic<bool> is_taken{false};
+    place* next = nullptr;
+  };
+
+  std::mutex mutex_;         // guards the list
+  place* unused_ = nullptr;  // those that were destroyed
+};
+
+// The base of what a handle points to.
+template <class Handle>
+class in_handle_memory {
+ public:
+  static constexpr bool is_in_handle_memory = true;
+  static void* operator new(std::size_t bytes) { return all_.take(bytes); }
+  static void operator delete(void* unused) noexcept { all_.give_back(unused); }
+
+ private:
+  static inline constinit handle_memory all_;  // trivially destroyed: a handle may outlive it
+};
+
+}  // namespace escrow::inline v0_2
