@@ -73,9 +73,9 @@ void detail::rethrow_at(cuda_error const& handled, char const* call, source_loca
   throw cuda_error(handled, call, where);
 }
 
-std::string detail::size_text(std::size_t size) {
+std::string detail::size_text(std::size_t size, std::string_view unit) {
   auto const as_given = static_cast<std::make_signed_t<std::size_t>>(size);
-  return std::to_string(size) +
+  return std::to_string(size) + std::string(unit) +
          (as_given < 0 ? ", which is " + std::to_string(as_given) + " converted to std::size_t"
                        : std::string());
 }

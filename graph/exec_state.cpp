@@ -34,8 +34,9 @@ namespace {
                          "(graph::add_child)";
   } else if (status == cudaErrorInvalidValue) {
     detail =
-        "what an alloc_node allocates is freed before the next launch: by a free_node, "
-        "cudaFreeAsync, or cudaGraphInstantiateFlagAutoFreeOnLaunch in `flags`";
+        "if the graph has an alloc_node, its memory is freed before the next launch: by a "
+        "free_node, cudaFreeAsync, or cudaGraphInstantiateFlagAutoFreeOnLaunch in `flags`; "
+        "otherwise the exec was destroyed by cudaGraphExecDestroy, which graph_exec does itself";
   }
   check(status, api, source_location::current(), detail);
 }

@@ -205,7 +205,15 @@ std::size_t unpark_group(std::shared_ptr<group_order> const& group) {
     throw usage_error(unparking, in_words(*group) + " is not parked", "park() it before");
   }
   std::shared_ptr<group_memory> const memory = group->known_memory();
-  std::size_t const mapped = memory == nullptr ? 0 : memory->unpark();
+  std::size_t mapped = 0;
+  try {
+    if (memory != nullptr) mapped = memory->unpark();
+  } catch (cuda_error const& failed) {
+    throw cuda_error(failed.status(), failed.api(), source_location::current(),
+                     in_words(*group) +
+                         " is still parked: free memory of the device, then unpark() "
+                         "again");
+  }
   parked_mark::clear(*group);
   // Also of an arena that was made meanwhile.
   if (auto const now = group->known_memory()) now->reopen();

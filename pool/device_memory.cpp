@@ -123,7 +123,7 @@ device_block::device_block(char const* call, std::size_t bytes, memory_source co
     cudaError_t const status = allocate_patiently(source, &data_, bytes);
     if (status != cudaSuccess) {
       throw cuda_error(status, source.name, source_location::current(),
-                       "for " + std::to_string(bytes) + " bytes");
+                       "for " + detail::size_text(bytes, " bytes"));
     }
     if (data_ == nullptr && bytes != 0) {
       throw cuda_error(cudaErrorMemoryAllocation, source.name, source_location::current(),

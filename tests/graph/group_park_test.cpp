@@ -266,7 +266,8 @@ TEST_F(GroupPark, UnparkTakesWhatIsIdle) {
   sync(two);
   sim::set_device_memory(device_mebibytes() * mebibyte + 8 * mebibyte);
   expect_error<cuda_error>([&] { return group->unpark(); },
-                           {"sharing_group::unpark", "cuMemCreate", "out of memory"});
+                           {"sharing_group::unpark", "cuMemCreate", "out of memory",
+                            "is still parked", "then unpark() again"});
   EXPECT_TRUE(group->stats().is_parked);
   use_scratch(scratch(), two, 1, 48 * mebibyte);
   sync(two);

@@ -122,6 +122,9 @@ TEST_F(WhyRefused, IsSaidOfMemoryThatIsNotThere) {
                    {"device_buffer: ", "for 1125899906842624 bytes"});
   expect_explained([&] { device_block{too_many}; },
                    {"device_block: ", "for 1125899906842624 bytes"});
+  int const negative = -5;
+  expect_explained([&] { device_block{static_cast<std::size_t>(negative)}; },
+                   {"device_block: ", " bytes, which is -5 converted to std::size_t"});
 }
 
 TEST_F(WhyRefused, IsSaidInACallback) {

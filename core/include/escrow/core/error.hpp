@@ -103,7 +103,7 @@ template <class Error>
 }
 
 // A size in an error: a large one is a negative number that was converted.
-[[nodiscard]] ESCROW_API std::string size_text(std::size_t size);
+[[nodiscard]] ESCROW_API std::string size_text(std::size_t size, std::string_view unit = {});
 
 [[noreturn]] ESCROW_API void throw_cuda_error(cudaError_t status, char const* api,
                                               source_location where, std::string_view note);

@@ -105,7 +105,7 @@ struct pool_stats {
 
 // A holder of slots of a pool: a graph with its clones and execs; all leases, or with
 // pool_options::track_leases one lease; or a stream with missing records. A slot that both a graph
-// and a tracked lease hold is listed for both.
+// and a tracked lease hold, or several nodes of graphs built by hand, is listed for each.
 // Example: examples/shutdown.cpp.
 struct holder {
   // The graph's capture id; 0: none, or a node of a graph built by hand.
