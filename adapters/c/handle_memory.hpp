@@ -6,28 +6,23 @@
 #include <cstddef>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_2 {
 
 // What: memory of the handles of one type, which stays theirs: a handle that was destroyed is told
-//   from one that exists, until a later one has its address.
+//   from one that exists, until a later one has its address. Those that were destroyed last are
+//   used again last.
 // Thread safety: any.
 // Lifetime: kept until the process ends.
 // Errors: take() throws std::bad_alloc.
 class handle_memory {
  public:
   [[nodiscard]] void* take(std::size_t bytes) {
-    place* found = nullptr;
-    {
-      std::lock_guard const guard(mutex_);
-      found = unused_;
-      if (found != nullptr) unused_ = found->next;
-    }
-    if (found == nullptr) {
-      found = ::new (::operator new(sizeof(place) + bytes)) place;
-    }
+    place* found = unused();
+    if (found == nullptr) found = ::new (::operator new(sizeof(place) + bytes)) place;
     // relaxed, as below: whoever has the handle was given it by the thread that made it, and two
     // threads that destroy one race in any case.
     found->is_taken.store(true, std::memory_order_relaxed);
@@ -36,9 +31,11 @@ class handle_memory {
   void give_back(void* unused) noexcept {
     place* const its = static_cast<place*>(unused) - 1;
     its->is_taken.store(false, std::memory_order_relaxed);
+    its->next = nullptr;
     std::lock_guard const guard(mutex_);
-    its->next = unused_;
-    unused_ = its;
+    (last_ == nullptr ? first_ : last_->next) = its;
+    last_ = its;
+    ++unused_;
   }
   [[nodiscard]] static bool is_taken(void const* handle) noexcept {
     place const* const its = static_cast<place const*>(handle) - 1;
@@ -51,8 +48,19 @@ class handle_memory {
     place* next = nullptr;
   };
 
-  std::mutex mutex_;         // guards the list
-  place* unused_ = nullptr;  // those that were destroyed
+  // Null: a new one.
+  place* unused() noexcept {
+    constexpr std::size_t kept = 64;
+    std::lock_guard const guard(mutex_);
+    if (unused_ <= kept) return nullptr;
+    --unused_;
+    return std::exchange(first_, first_->next);
+  }
+
+  std::mutex mutex_;        // guards the list of those that were destroyed
+  place* first_ = nullptr;  // the first that was
+  place* last_ = nullptr;   // null if there is none
+  std::size_t unused_ = 0;  // how many they are
 };
 
 // The base of what a handle points to.
