@@ -41,13 +41,13 @@ void slot_pool::state::finish_release(slot& used) noexcept {
     }
   }
   if (used.is_lost_) {
-    report_leaked(1, leak_reason::stream_gone);
+    report_leaked(1, leak_reason::stream_gone, &used);
     return leak(used);
   }
   if (deferred.add(used)) return;
-  cudaStream_t const stream = used.unrecorded_.front().handle;
-  leak(used);  // the pool was destroyed: no call gives it a stream any more
-  report_leaked(1, leak_reason::not_recorded, stream);
+  // The pool was destroyed: no call gives it a stream any more.
+  report_leaked(1, leak_reason::not_recorded, &used);
+  leak(used);
 }
 
 void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_asked,
@@ -114,13 +114,14 @@ void slot_pool::state::record_deferred_on(stream_use given) noexcept {
   if (gone != 0) report_leaked(gone, leak_reason::stream_gone);
 }
 
-void slot_pool::state::report_leaked(std::size_t count, leak_reason why,
-                                     cudaStream_t stream) noexcept {
+void slot_pool::state::report_leaked(std::size_t count, leak_reason why, slot const* one) noexcept {
   char const* const end = sizes.smallest.bytes != 0 ? "~scratch_pool" : "~resource_pool";
   try {
     std::string const pool = "\"" + options.label + "\"";
     std::string const slots = std::to_string(count) + (count == 1 ? " slot of " : " slots of ");
-    char const* const are = count == 1 ? " is leaked" : " are leaked";
+    std::string const claim = one == nullptr ? std::string() : one->claim_text();
+    std::string const are = claim + (count == 1 ? " is leaked" : " are leaked");
+    bool const has_stream = one != nullptr && !one->unrecorded_.empty();
     switch (why) {
       case leak_reason::stream_gone:
         return core.report(usage_error(
@@ -132,7 +133,7 @@ void slot_pool::state::report_leaked(std::size_t count, leak_reason why,
         return core.report(usage_error(
             end,
             slots + pool + are + ": the release was on a stream where CUDA recorded nothing then" +
-                (stream == nullptr ? std::string() : ", " + name_of(stream)),
+                (has_stream ? ", " + name_of(one->unrecorded_.front().handle) : std::string()),
             "before the pool ends, make another call of it with that stream, outside of captures "
             "and callbacks"));
       case leak_reason::not_closed:

@@ -14,13 +14,9 @@
 namespace escrow::inline v0_2 {
 
 void slot_pool::lease_end::refuse_other_thread(slot const& leased, std::string_view what_it_did) {
-  source_location const claim = leased.note_.where;  // with track_leases
-  std::string const line = claim.line() == 0 ? std::string()
-                                             : std::string(" (claimed at ") + claim.file_name() +
-                                                   ":" + std::to_string(claim.line()) + ")";
   throw usage_error(
       "lease::release",
-      "a lease of \"" + leased.of_.label + "\"" + line +
+      "a lease of \"" + leased.of_.label + "\"" + leased.claim_text() +
           ": cudaStreamPerThread names another stream on this thread than on the one that " +
           std::string(what_it_did),
       "release on that thread; after a claim on cudaStreamPerThread, "
@@ -252,7 +248,7 @@ void slot_pool::lease_end::release_after_failure(state& in, claimed_slot& lease,
                                                  bool is_told) noexcept {
   capture_info capture;
   try {
-    if (lease.capture_id == 0) in.require_stream("lease::~lease", lease.on);
+    if (lease.capture_id == 0) in.require_stream("lease::~lease", lease.on, lease.what);
     device_scope const device(in.options.device);
     if (!is_other_thread(lease.on)) {
       static_cast<void>(succeeded(query_recordable(lease.on.handle, capture)));

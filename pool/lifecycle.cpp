@@ -159,14 +159,12 @@ void slot_pool::close_and_leave() noexcept {
   }
   slot_list left = in.deferred.close();
   std::size_t leaked = 0;
-  cudaStream_t stream = nullptr;
+  for (slot const* each = left.oldest(); each != nullptr; each = each->newer_) ++leaked;
+  if (leaked != 0) in.report_leaked(leaked, state::leak_reason::not_recorded, left.oldest());
   while (slot* const unknown = left.oldest()) {
     left.remove(*unknown);
-    stream = unknown->unrecorded_.front().handle;
     in.leak(*unknown);
-    ++leaked;
   }
-  if (leaked != 0) in.report_leaked(leaked, state::leak_reason::not_recorded, stream);
   in.drop_reference();
 }
 

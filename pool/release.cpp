@@ -50,7 +50,7 @@ void slot_pool::release(claimed_slot& lease) {
     return lease_end::release_reclaimed(in, lease, lease.on);
   }
   lease_end::require_same_thread(*lease.what, lease.on, "claimed");
-  if (lease.capture_id == 0) in.require_stream("lease::release", lease.on);
+  if (lease.capture_id == 0) in.require_stream("lease::release", lease.on, lease.what);
   try {
     std::optional<device_scope> device;
     if (is_ambiguous(lease.on.handle)) device.emplace(in.options.device);  // the claiming stream's

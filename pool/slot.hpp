@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -145,6 +146,13 @@ struct slot final : reclaimable {
     std::chrono::steady_clock::time_point since{};
   };
   claim_note note_;
+  // " (claimed at solver.cpp:88)", or nothing.
+  [[nodiscard]] std::string claim_text() const {
+    source_location const& at = note_.where;
+    return at.line() == 0 ? std::string()
+                          : std::string(" (claimed at ") + at.file_name() + ":" +
+                                std::to_string(at.line()) + ")";
+  }
 
   // Graphs.
   graph_hold first_hold_;

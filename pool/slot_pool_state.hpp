@@ -149,8 +149,8 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   }
   void record_deferred_on(stream_use on) noexcept;
   enum class leak_reason : std::uint8_t { stream_gone, not_recorded, not_closed };
-  // `stream`: of one of them that waits for a record on it; null: of none.
-  void report_leaked(std::size_t count, leak_reason why, cudaStream_t stream = nullptr) noexcept;
+  // `one` of them, before it is leaked; null: none is named.
+  void report_leaked(std::size_t count, leak_reason why, slot const* one = nullptr) noexcept;
 
   // uncovered.cpp
   // For a stream whose releases may record no event while `by` lives.
@@ -162,11 +162,11 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   // Half of a size's slots may be uncovered: streams that make no call leave the rest to others.
   [[nodiscard]] std::size_t uncovered_max() const noexcept { return slots_max / 2; }
   // With pool_options::check_streams: throws usage_error if the stream was destroyed.
-  void require_stream(char const* call, stream_use const& on) const {
+  void require_stream(char const* call, stream_use const& on, slot const* of = nullptr) const {
     if (options.check_streams) [[unlikely]]
-      refuse_destroyed(call, on);
+      refuse_destroyed(call, on, of);
   }
-  void refuse_destroyed(char const* call, stream_use const& on) const;
+  void refuse_destroyed(char const* call, stream_use const& on, slot const* of) const;
   void cover_lasting(size_class& of) noexcept;  // what streams that outlive the pool have
   // Covers the slots of that stream, which does not capture; false: there were none.
   bool cover_all(size_class& of, stream_use const& on) noexcept {

@@ -71,7 +71,8 @@ bool slot_pool::state::release_uncovered(claimed_slot& lease) {
   return true;
 }
 
-void slot_pool::state::refuse_destroyed(char const* call, stream_use const& on) const {
+void slot_pool::state::refuse_destroyed(char const* call, stream_use const& on,
+                                        slot const* of) const {
   // A null stream or that of a thread never is.
   if (on.id == 0 || is_ambiguous(on.handle) || is_reclaiming()) return;
   capture_info capture;  // which the query for the id would invalidate
@@ -80,9 +81,11 @@ void slot_pool::state::refuse_destroyed(char const* call, stream_use const& on) 
                         : status != cudaErrorInvalidResourceHandle) {
     return;
   }
-  throw usage_error(call,
-                    "the stream of a lease or a claimer of \"" + options.label + "\" was destroyed",
-                    "release the leases, and destroy the claimers, before their stream");
+  throw usage_error(
+      call,
+      (of == nullptr ? "the stream of a claimer of \"" : "the stream of a lease of \"") +
+          options.label + "\"" + (of == nullptr ? "" : of->claim_text()) + " was destroyed",
+      "release the leases, and destroy the claimers, before their stream");
 }
 
 void slot_pool::state::cover_lasting(size_class& of) noexcept {

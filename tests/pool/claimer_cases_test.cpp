@@ -115,7 +115,7 @@ TEST_F(DestroyedStream, IsRefusedByReleasesOfOtherLeases) {
     destroy();
     expect_error<usage_error>(
         [&] { held.release(); },
-        {"lease::release", "the stream of a lease or a claimer of \"blocks\" was destroyed"});
+        {"lease::release", "the stream of a lease of \"blocks\" was destroyed"});
     EXPECT_TRUE(held);
   }
   EXPECT_EQ(worker->stats().leaked, 1U);

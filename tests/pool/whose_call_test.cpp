@@ -129,5 +129,22 @@ TEST_F(WhoseCall, IsNamedAtTheBeginAndEndOfACaptureWithWhatToDo) {
                    [&] { launcher.launch(); }}});
 }
 
+TEST_F(WhoseCall, IsNamedWhereALeaseEndedInAnotherCaptureAndIsLeakedWithItsPool) {
+  lost = 1;
+  errors_expected = true;
+  std::optional<block_pool> pool = make_pool(with(options(1), &pool_options::track_leases, true));
+  int const line = __LINE__ + 1;
+  std::optional<block_lease> held = pool->claim(one);
+  {
+    test::capture open(one, cudaStreamCaptureModeGlobal);
+    held.reset();
+    must(open.end());
+  }
+  pool.reset();
+  EXPECT_NE(errors->all().find("whose_call_test.cpp:" + std::to_string(line) + ") is leaked"),
+            std::string::npos)
+      << errors->all();
+}
+
 }  // namespace
 }  // namespace escrow::test
