@@ -209,10 +209,11 @@ std::size_t unpark_group(std::shared_ptr<group_order> const& group) {
   try {
     if (memory != nullptr) mapped = memory->unpark();
   } catch (cuda_error const& failed) {
+    bool const is_full = failed.status() == cudaErrorMemoryAllocation;
     throw cuda_error(failed.status(), failed.api(), source_location::current(),
-                     in_words(*group) +
-                         " is still parked: free memory of the device, then unpark() "
-                         "again");
+                     in_words(*group) + " is still parked: " +
+                         (is_full ? "free memory of the device, then unpark() again"
+                                  : "unpark() may be tried again"));
   }
   parked_mark::clear(*group);
   // Also of an arena that was made meanwhile.
