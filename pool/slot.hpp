@@ -147,11 +147,11 @@ struct slot final : reclaimable {
   };
   claim_note note_;
   // " (claimed at solver.cpp:88)", or nothing.
-  [[nodiscard]] std::string claim_text() const {
+  [[nodiscard]] std::string claim_text(char const* what = "claimed at ") const {
     source_location const& at = note_.where;
-    return at.line() == 0 ? std::string()
-                          : std::string(" (claimed at ") + at.file_name() + ":" +
-                                std::to_string(at.line()) + ")";
+    return at.line() == 0
+               ? std::string()
+               : std::string(" (") + what + at.file_name() + ":" + std::to_string(at.line()) + ")";
   }
 
   // Graphs.
