@@ -41,13 +41,12 @@ void slot_pool::state::finish_release(slot& used) noexcept {
     }
   }
   if (used.is_lost_) {
-    report_leaked(1, leak_reason::stream_gone, &used);
-    return leak(used);
+    leak(used);
+    return report_leaked(1, leak_reason::stream_gone, &used);
   }
   if (deferred.add(used)) return;
-  // The pool was destroyed: no call gives it a stream any more.
+  leak(used);  // the pool was destroyed: no call gives it a stream any more
   report_leaked(1, leak_reason::not_recorded, &used);
-  leak(used);
 }
 
 void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_asked,

@@ -159,12 +159,14 @@ void slot_pool::close_and_leave() noexcept {
   }
   slot_list left = in.deferred.close();
   std::size_t leaked = 0;
-  for (slot const* each = left.oldest(); each != nullptr; each = each->newer_) ++leaked;
-  if (leaked != 0) in.report_leaked(leaked, state::leak_reason::not_recorded, left.oldest());
+  slot const* last = nullptr;
   while (slot* const unknown = left.oldest()) {
     left.remove(*unknown);
     in.leak(*unknown);
+    last = unknown;
+    ++leaked;
   }
+  if (leaked != 0) in.report_leaked(leaked, state::leak_reason::not_recorded, last);
   in.drop_reference();
 }
 

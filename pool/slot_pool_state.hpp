@@ -149,7 +149,7 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   }
   void record_deferred_on(stream_use on) noexcept;
   enum class leak_reason : std::uint8_t { stream_gone, not_recorded, not_closed };
-  // `one` of them, before it is leaked; null: none is named.
+  // `one` of them, which stays for ever; null: none is named.
   void report_leaked(std::size_t count, leak_reason why, slot const* one = nullptr) noexcept;
 
   // uncovered.cpp
