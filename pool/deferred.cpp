@@ -83,12 +83,13 @@ void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_asked,
 }
 
 void slot_pool::state::record_deferred_on(stream_use given) noexcept {
+  slot* found = deferred.take(given);
+  if (found == nullptr) return;
   given.device = -1;  // unknown
   try {
     given.device = device_of(given.handle);
   } catch (cuda_error const&) {
   }
-  slot* found = deferred.take(given);
   auto const is_given = [&](stream_use const& use) { return is_same_stream(use, given); };
   std::size_t gone = 0;
   while (found != nullptr) {

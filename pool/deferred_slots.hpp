@@ -10,6 +10,7 @@
 #include <mutex>
 #include <utility>
 
+#include "address_number.hpp"
 #include "slot.hpp"
 #include "stream_use.hpp"
 
@@ -70,7 +71,7 @@ class deferred_slots {
   static constexpr std::size_t places = 256;
   // By the high bits of a product, which all bits of a handle reach.
   [[nodiscard]] static std::size_t place_of(key const& of) noexcept {
-    std::uint64_t const number = reinterpret_cast<std::uintptr_t>(of.first) + of.second;
+    std::uint64_t const number = address_number(of.first) + of.second;
     return static_cast<std::size_t>((number * 0x9E3779B97F4A7C15U) >> 56U);
   }
   void remove(slot& listed) noexcept;  // under the lock

@@ -117,7 +117,7 @@ struct ESCROW_LOCAL stream_allocator::state {
 
   // A prime number of shards: of blocks of one size, which are often neighbours, each has another.
   shard& shard_of(void const* address) noexcept {
-    return shards[reinterpret_cast<std::uintptr_t>(address) / default_alignment % shards.size()];
+    return shards[address_number(address) / default_alignment % shards.size()];
   }
 
   void* allocate(char const* call, claim_kind kind, stream_ref stream, std::size_t bytes,

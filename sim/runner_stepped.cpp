@@ -84,6 +84,7 @@ void reseed(std::uint64_t seed) {
   s.random.seed(seed);
   model::begin_run(s);
   s.fruitless = 0;
+  s.last_user = s.user_changed_at = 0;  // calls yield by it
 }
 
 bool step() {

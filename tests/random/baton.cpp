@@ -10,6 +10,8 @@
 #include <sched.h>
 #include <semaphore.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -21,6 +23,10 @@
 
 #include "program.hpp"
 #include "things.hpp"
+
+namespace escrow::inline v0_2 {
+std::uintptr_t address_number(void const* address) noexcept;  // pool/address_number.hpp
+}
 
 namespace escrow::test {
 
@@ -198,8 +204,28 @@ own_process::own_process() {
   run_programs_here();
   // Under another name, a function would not be replaced.
   bool const are_replaced = &graph_registry::global() == registry_.get() &&
+                            address_number(this) != reinterpret_cast<std::uintptr_t>(this) &&
                             std::chrono::steady_clock::now().time_since_epoch() == now_;
   if (!are_replaced) std::abort();
+}
+
+std::uintptr_t own_process::number_of(void const* address) noexcept {
+  constexpr std::uintptr_t apart = 512;  // as of blocks
+  auto const end = numbers_.begin() + static_cast<std::ptrdiff_t>(numbers_now_);
+  auto const known =
+      std::find_if(numbers_.begin(), end, [&](auto const& each) { return each.first == address; });
+  if (known != end) return known->second;
+  if (end == numbers_.end()) std::abort();
+  *end = {address, ++numbers_made_ * apart};
+  ++numbers_now_;
+  return end->second;
+}
+
+void own_process::address_gone(void const* address) noexcept {
+  auto const end = numbers_.begin() + static_cast<std::ptrdiff_t>(numbers_now_);
+  auto const known =
+      std::find_if(numbers_.begin(), end, [&](auto const& each) { return each.first == address; });
+  if (known != end) *known = numbers_[--numbers_now_];
 }
 
 }  // namespace escrow::test
@@ -215,17 +241,38 @@ int __real_pthread_mutex_lock(pthread_mutex_t*);
 int __real_pthread_mutex_unlock(pthread_mutex_t*);
 int __real_pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, timespec const*);
 int __real_sched_yield();
+int __real___cxa_guard_acquire(std::int64_t*);
+void __real___cxa_guard_release(std::int64_t*);
+void __real___cxa_guard_abort(std::int64_t*);
 cudaError_t __real_cudaEventDestroy(cudaEvent_t);
 cudaError_t __real_cudaFree(void*);
 cudaError_t __real_cudaFreeAsync(void*, cudaStream_t);
 cudaError_t __real_cudaLibraryUnload(cudaLibrary_t);
 // A reference is returned as a pointer is.
 escrow::graph_registry* __real__ZN6escrow4v0_214graph_registry6globalEv() noexcept;
+std::uintptr_t __real__ZN6escrow4v0_214address_numberEPKv(void const*) noexcept;
 std::int64_t __real__ZNSt6chrono3_V212steady_clock3nowEv() noexcept;
 
 }  // extern "C"
 
 namespace {
+
+void handle_gone(void* gone) noexcept {
+  things::handle_gone(gone);
+  if (own_process* const own = own_process::current()) own->address_gone(gone);
+}
+
+// The static objects of functions that are being made. Whoever has the baton uses it; it is no
+// container, whose allocations would count as the library's.
+constinit std::array<std::int64_t const*, 16> made_now{};
+
+bool is_made_now(std::int64_t const* guard) {
+  return std::find(made_now.begin(), made_now.end(), guard) != made_now.end();
+}
+void replace_made(std::int64_t const* old, std::int64_t const* guard) {
+  auto const place = std::find(made_now.begin(), made_now.end(), old);
+  if (place != made_now.end()) *place = guard;
+}
 
 int lock_in_turn(pthread_mutex_t* mutex) {
   using namespace escrow::test;
@@ -273,6 +320,25 @@ int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mu
   return wait_in_turn(mutex, *until);
 }
 
+// A static object of a function: one thread makes it, the others wait until it is made.
+int __wrap___cxa_guard_acquire(std::int64_t* guard) {
+  if (baton::is_in_group())
+    while (is_made_now(guard)) baton::wait();
+  int const is_mine = __real___cxa_guard_acquire(guard);
+  if (is_mine != 0 && baton::is_in_group()) replace_made(nullptr, guard);
+  return is_mine;
+}
+
+void __wrap___cxa_guard_release(std::int64_t* guard) {
+  if (baton::is_in_group()) replace_made(guard, nullptr);
+  __real___cxa_guard_release(guard);
+}
+
+void __wrap___cxa_guard_abort(std::int64_t* guard) {
+  if (baton::is_in_group()) replace_made(guard, nullptr);
+  __real___cxa_guard_abort(guard);
+}
+
 int __wrap_sched_yield() {
   if (!baton::is_in_group()) return __real_sched_yield();
   baton::wait();
@@ -284,6 +350,12 @@ escrow::graph_registry* __wrap__ZN6escrow4v0_214graph_registry6globalEv() noexce
   return own != nullptr ? own->registry().get() : __real__ZN6escrow4v0_214graph_registry6globalEv();
 }
 
+std::uintptr_t __wrap__ZN6escrow4v0_214address_numberEPKv(void const* address) noexcept {
+  own_process* const own = own_process::current();
+  return own != nullptr ? own->number_of(address)
+                        : __real__ZN6escrow4v0_214address_numberEPKv(address);
+}
+
 // A std::chrono::steady_clock::time_point, which is returned as its one member is.
 std::int64_t __wrap__ZNSt6chrono3_V212steady_clock3nowEv() noexcept {
   own_process* const own = own_process::current();
@@ -293,14 +365,14 @@ std::int64_t __wrap__ZNSt6chrono3_V212steady_clock3nowEv() noexcept {
 
 #define ESCROW_TELL_THINGS(call, handle)   \
   cudaError_t __wrap_##call(handle gone) { \
-    things::handle_gone(gone);             \
+    handle_gone(gone);                     \
     return __real_##call(gone);            \
   }
 ESCROW_TELL_THINGS(cudaEventDestroy, cudaEvent_t)
 ESCROW_TELL_THINGS(cudaFree, void*)
 ESCROW_TELL_THINGS(cudaLibraryUnload, cudaLibrary_t)
 cudaError_t __wrap_cudaFreeAsync(void* gone, cudaStream_t stream) {
-  things::handle_gone(gone);
+  handle_gone(gone);
   return __real_cudaFreeAsync(gone, stream);
 }
 

@@ -3,12 +3,14 @@
 // one that has the baton; and what a process has one of, so that a program depends on no other.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <escrow/internal/reference_set.hpp>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace escrow::test {
@@ -44,10 +46,11 @@ class baton {
   [[nodiscard]] static std::size_t lock_waits() noexcept;
 };
 
-/// What: while it is there, the library has this registry of graphs, which is empty at first, and
-/// this clock, which goes on by a microsecond with each look, and to the end of each wait. Tables
-/// of the process's registry have grown with earlier programs, and it remembers handles of theirs;
-/// texts and waits depend on the time. See baton.cpp.
+/// What: while it is there, the library has this registry of graphs, which is empty at first, this
+/// clock, which goes on by a microsecond with each look, and to the end of each wait, and these
+/// numbers of addresses. Tables of the process's registry have grown with earlier programs, and it
+/// remembers handles of theirs; texts and waits depend on the time; and what shares a place in a
+/// table by its hash, on what was allocated before. See baton.cpp.
 /// Thread safety: one at a time; used by the thread that has the baton.
 class own_process {
  public:
@@ -60,6 +63,9 @@ class own_process {
   [[nodiscard]] std::chrono::nanoseconds look_at_clock() {
     return now_ += std::chrono::microseconds(1);
   }
+  /// That of an address is how many others were asked for before, up to its end.
+  [[nodiscard]] std::uintptr_t number_of(void const* address) noexcept;
+  void address_gone(void const* address) noexcept;
   void wait_until(std::chrono::nanoseconds end) {
     if (now_ < end) now_ = end;
   }
@@ -71,6 +77,10 @@ class own_process {
 
  private:
   std::shared_ptr<graph_registry> registry_ = std::make_shared<graph_registry>();
+  // No allocation: those of the library are counted.
+  std::array<std::pair<void const*, std::uintptr_t>, 512> numbers_{};
+  std::size_t numbers_now_ = 0;
+  std::uintptr_t numbers_made_ = 0;
   std::chrono::nanoseconds now_ = std::chrono::hours(1);  // 0 would mean: no time
   static inline own_process* current_ = nullptr;
   static inline thread_local bool runs_programs_ = false;

@@ -103,8 +103,8 @@ inline void begin_machine(std::uint64_t seed) {
     ask_on_each_thread();
     return true;
   }();
+  align_stream_ids();  // first: its handles are given again in its run, as often as there are ids
   sim::reseed(seed);
-  align_stream_ids();
 }
 
 struct world_checks : world_parts {

@@ -126,7 +126,6 @@ struct world_state {
     if (mine_ == nullptr || mine_->what->failing_call == 0 || is_lost()) return;
     constexpr std::array errors{cudaErrorMemoryAllocation, cudaErrorUnknown, cudaErrorInvalidValue};
     std::uint8_t const number = mine_->what->failing_call;
-    fault_calls_ = sim::calls();
     sim::fail_nth_here(number, errors[number % errors.size()]);
     // Others may meet the consequences before this one has ended.
     if (baton::is_in_group()) is_disturbed_ = true;
@@ -134,13 +133,14 @@ struct world_state {
 
   bool disarm_fault() {
     if (mine_ == nullptr || mine_->what->failing_call == 0 || is_lost()) return false;
+    bool const is_met = sim::faults_pending() == 0;
     sim::clear_faults();
     forget_error();
     if (baton::is_in_group()) {
       meet(fault_among_others);
       return true;
     }
-    if (sim::calls() - fault_calls_ < mine_->what->failing_call) return false;
+    if (!is_met) return false;
     meet(fault_injected);
     return is_disturbed_ = true;
   }
@@ -346,7 +346,6 @@ struct world_state {
   bool do_allocations_vary_ = false;   // with the heap's addresses: none is made to fail
   std::array<bool, 2> lost_{};
   sim::counts at_begin_;
-  std::uint64_t fault_calls_ = 0;
   std::uint64_t invalidated_ = 0;  // captures, on purpose
   std::uint64_t serials_ = 0;
   int node_ids_ = 0;

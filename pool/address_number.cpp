@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// See address_number.hpp: a file of its own.
+#include "address_number.hpp"
+
+namespace escrow::inline v0_2 {
+
+std::uintptr_t address_number(void const* address) noexcept {
+  return reinterpret_cast<std::uintptr_t>(address);
+}
+
+}  // namespace escrow::inline v0_2
