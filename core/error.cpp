@@ -13,11 +13,6 @@ namespace escrow::inline v0_2 {
 
 namespace {
 
-std::string describe(source_location where) {
-  if (where.line() == 0) return {};  // nowhere
-  return std::string(where.file_name()) + ":" + std::to_string(where.line()) + ": ";
-}
-
 // What a status most often means, where the caller of CUDA does not know more.
 std::string_view usual_note(cudaError_t status) noexcept {
   switch (status) {
@@ -36,8 +31,9 @@ std::string_view usual_note(cudaError_t status) noexcept {
 std::string describe(cudaError_t status, char const* api, source_location where,
                      std::string_view note) {
   if (note.empty()) note = usual_note(status);
-  std::string text = describe(where) + api + " returned " + cudaGetErrorName(status) + " (" +
-                     std::to_string(static_cast<int>(status)) + "): " + cudaGetErrorString(status);
+  std::string text = detail::line_text({}, where, ": ") + api + " returned " +
+                     cudaGetErrorName(status) + " (" + std::to_string(static_cast<int>(status)) +
+                     "): " + cudaGetErrorString(status);
   if (!note.empty()) text.append("; ").append(note);
   return text;
 }
@@ -56,7 +52,7 @@ cuda_error::cuda_error(cudaError_t status, char const* api, source_location wher
       where_(where) {}
 
 cuda_error::cuda_error(cuda_error const& failed, char const* call, source_location where)
-    : std::runtime_error(describe(where) + call + ": " + failed.what()),
+    : std::runtime_error(detail::line_text({}, where, ": ") + call + ": " + failed.what()),
       status_(failed.status_),
       api_(failed.api_),
       where_(where) {}
@@ -73,6 +69,16 @@ void detail::rethrow_at(cuda_error const& handled, char const* call, source_loca
   throw cuda_error(handled, call, where);
 }
 
+std::string detail::line_text(std::string_view before, source_location where,
+                              std::string_view after) {
+  if (where.line() == 0) return {};
+  return std::string(before)
+      .append(where.file_name())
+      .append(":")
+      .append(std::to_string(where.line()))
+      .append(after);
+}
+
 std::string detail::size_text(std::size_t size, std::string_view unit) {
   auto const as_given = static_cast<std::make_signed_t<std::size_t>>(size);
   return std::to_string(size) + std::string(unit) +
@@ -86,7 +92,7 @@ void detail::terminate_thrown(char const* function) noexcept {
 }
 
 std::string detail::text_at(source_location where, std::string_view text) {
-  return describe(where) + std::string(text);
+  return line_text({}, where, ": ") + std::string(text);
 }
 
 void detail::rethrow_at(located_error const& handled, source_location where) {

@@ -91,10 +91,8 @@ void graph_registry::report_outliving(std::uint64_t id, cudaGraph_t graph) noexc
 }
 
 std::string name_of(group_lease const& lease) {
-  std::string text = "a lease of the pool \"" + lease.origin->pool + "\"";
-  if (lease.where.line() == 0) return text;
-  return text + " (claimed at " + lease.where.file_name() + ":" +
-         std::to_string(lease.where.line()) + ")";
+  return "a lease of the pool \"" + lease.origin->pool + "\"" +
+         detail::line_text(" (claimed at ", lease.where, ")");
 }
 
 }  // namespace escrow::inline v0_2

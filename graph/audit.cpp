@@ -187,10 +187,7 @@ audit_finding auditor::finding_of(suspect const& found, address_problem what) {
       text += " is of " + owner + ", and another graph's";
       claim const* const last = found.its.what == kind::arena ? claim_at(found.its) : nullptr;
       if (last != nullptr) text += ": graph " + std::to_string(last->graph);
-      if (last != nullptr && last->where.line() != 0) {
-        text += ", claimed at " + std::string(last->where.file_name()) + ":" +
-                std::to_string(last->where.line());
-      }
+      if (last != nullptr) text += detail::line_text(", claimed at ", last->where);
       text += "; claim in the capture of this graph";
       break;
     }

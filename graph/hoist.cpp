@@ -6,6 +6,8 @@
 #include <exception>
 #include <new>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "escrow/core/capture.hpp"
@@ -27,9 +29,11 @@ void report(deferred_releases const& held, std::exception const& error) noexcept
   for (auto const& each : held) each.set->core().report(error);
 }
 
-void report_misuse(deferred_releases const& held, char const* what, char const* remedy) noexcept {
+void report_misuse(deferred_releases const& held, source_location made, std::string_view what,
+                   char const* remedy) noexcept {
   try {
-    report(held, usage_error("hoisted::~hoisted", what, remedy));
+    std::string const text = "the `hoisted`" + detail::line_text(" of ", made) + std::string(what);
+    report(held, usage_error("hoisted::~hoisted", text, remedy));
   } catch (std::bad_alloc const&) {
     // No memory for the text; deleter_stats::leaked counts it.
   }
@@ -42,7 +46,10 @@ void require_no_capture(char const* call, stream_ref stream) {
 }  // namespace
 
 struct ESCROW_LOCAL hoisted::state {
-  state(deferred_releases taken, bool has_all) : is_bare(has_all) { all.held = std::move(taken); }
+  state(deferred_releases taken, bool has_all, source_location where)
+      : made(where), is_bare(has_all) {
+    all.held = std::move(taken);
+  }
 
   void note_turns() noexcept {  // it is launched in turns from now on
     graph_registry::global().note_ordered(all.held);
@@ -54,6 +61,7 @@ struct ESCROW_LOCAL hoisted::state {
   // The end of the last turn is known from now on, or this throws. `stream`: null: none is given.
   void require_known_end(char const* call, stream_ref const* stream);
 
+  source_location made;
   holding all;  // its end: of `at_end`, made in advance
   bool is_bare;
   std::optional<stream_ref> at_end = std::nullopt;  // see release_at_end()
@@ -130,7 +138,8 @@ hoisted::~hoisted() {
   constexpr char const* call = "hoisted::~hoisted";
   state& mine = *state_;
   if (mine.now) {
-    report_misuse(mine.all.held, "it ended inside its own launch()", "end it after that call");
+    report_misuse(mine.all.held, mine.made, " ended inside its own launch()",
+                  "end it after that call");
     mine.leave_or_report(call);
   }
   for (int tries_left = 3; mine.at_end && tries_left != 0; --tries_left) {
@@ -143,7 +152,7 @@ hoisted::~hoisted() {
     }
   }
   if (!mine.at_end) {
-    report_misuse(mine.all.held, "it ended with references that were not released",
+    report_misuse(mine.all.held, mine.made, " ended with references that were not released",
                   "call release_after(), release_at_end() or release()");
   }
   leak(std::move(mine.all.held));
@@ -159,7 +168,8 @@ hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies, source_l
       throw usage_error("hoist", "the graph was hoisted before, and holds nothing new since",
                         "keep the first `hoisted` for all that is created from the graph");
     }
-    auto taken = std::make_shared<hoisted::state>(hold_all(off.sets()), !survey.lacks_bodies);
+    auto taken =
+        std::make_shared<hoisted::state>(hold_all(off.sets()), !survey.lacks_bodies, where);
     off.keep_off(source.core());
     for (auto& each : taken->all.held) graph_registry::global().note_hoisted(each, true);
     return hoisted(std::move(taken));

@@ -44,12 +44,8 @@ std::string arena::living() {
 std::string arena::living_now() const {
   for (arena_place const* const each : taken_) {
     if (each->its_state != arena_place::state::taken) continue;  // its lease has ended
-    std::string text = "a lease of \"" + each->of->label + "\"";
-    if (each->where.line() != 0) {
-      text += " (claimed at " + std::string(each->where.file_name()) + ":" +
-              std::to_string(each->where.line()) + ")";
-    }
-    return text;
+    return "a lease of \"" + each->of->label + "\"" +
+           detail::line_text(" (claimed at ", each->where, ")");
   }
   return {};
 }

@@ -119,7 +119,7 @@ void slot_pool::state::report_leaked(std::size_t count, leak_reason why, slot co
   try {
     std::string const pool = "\"" + options.label + "\"";
     std::string const slots = std::to_string(count) + (count == 1 ? " slot of " : " slots of ");
-    char const* const claimed = count == 1 ? "claimed at " : "one was claimed at ";
+    char const* const claimed = count == 1 ? " (claimed at " : " (one was claimed at ";
     std::string const claim = one == nullptr ? std::string() : one->claim_text(claimed);
     std::string const are = claim + (count == 1 ? " is leaked" : " are leaked");
     bool const has_stream = one != nullptr && !one->unrecorded_.empty();

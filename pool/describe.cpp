@@ -70,10 +70,7 @@ std::string describe(holder const& which) {
         std::chrono::steady_clock::now() - which.since);
     text += " for " + std::to_string(age.count()) + " ms";
   }
-  if (which.where.line() != 0) {
-    text += std::string(", since the claim at ") + which.where.file_name() + ":" +
-            std::to_string(which.where.line());
-  }
+  text += detail::line_text(", since the claim at ", which.where);
   if (which.waits_for != nullptr) {
     text += " until the next claim or release on it outside of captures";
   }

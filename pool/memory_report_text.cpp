@@ -79,11 +79,7 @@ std::string json_of_number(std::optional<std::uint64_t> number) {
 }
 
 std::string json_of_line(source_location const& where) {
-  if (where.line() == 0) return "null";
-  std::string text = where.file_name();
-  text += ':';
-  text += std::to_string(where.line());
-  return json_text(text);
+  return where.line() == 0 ? "null" : json_text(detail::line_text({}, where));
 }
 
 std::string json_of_holder(holder const& which) {

@@ -83,11 +83,7 @@ std::string slot_pool::claim_search::remedies() {
 }
 
 std::string slot_pool::claim_search::describe_claim() {
-  std::string text;
-  if (asked.where.line() != 0) {
-    text = "claimed at " + std::string(asked.where.file_name()) + ":" +
-           std::to_string(asked.where.line());
-  }
+  std::string text = detail::line_text("claimed at ", asked.where);
   if (of.bytes != 0) {
     text += text.empty() ? "claimed: " : ": ";
     text += std::to_string(asked.bytes) + " bytes of \"" + of.label + "\"";

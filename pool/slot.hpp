@@ -147,11 +147,8 @@ struct slot final : reclaimable {
   };
   claim_note note_;
   // " (claimed at solver.cpp:88)", or nothing.
-  [[nodiscard]] std::string claim_text(char const* what = "claimed at ") const {
-    source_location const& at = note_.where;
-    return at.line() == 0
-               ? std::string()
-               : std::string(" (") + what + at.file_name() + ":" + std::to_string(at.line()) + ")";
+  [[nodiscard]] std::string claim_text(char const* what = " (claimed at ") const {
+    return detail::line_text(what, note_.where, ")");
   }
 
   // Graphs.

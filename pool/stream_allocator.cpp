@@ -34,7 +34,7 @@ constexpr char const* deallocate_name = "stream_allocator::deallocate";
 
 std::string allocated_at(source_location where) {
   if (where.line() == 0) return ": track_leases tells the line";
-  return std::string(", allocated at ") + where.file_name() + ":" + std::to_string(where.line());
+  return detail::line_text(", allocated at ", where);
 }
 
 }  // namespace

@@ -123,7 +123,7 @@ std::size_t count_of(std::string const& part, std::string const& text) {
 TEST(ToldErrors, GoToStandardErrorIfThereIsNoHandlerTheFirstTen) {
   child_result const child = run_child("ForgetsOften");
   EXPECT_EQ(child.status, as_expected) << child.output;
-  EXPECT_EQ(count_of("escrow: hoisted::~hoisted: it ended with references", child.output), 10U)
+  EXPECT_EQ(count_of("escrow: hoisted::~hoisted: the `hoisted` of ", child.output), 10U)
       << child.output;
   EXPECT_EQ(count_of("escrow: more errors follow", child.output), 1U) << child.output;
   EXPECT_EQ(count_of("\n", child.output), 11U) << child.output;

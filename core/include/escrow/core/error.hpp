@@ -102,6 +102,10 @@ template <class Error>
   throw Error(handled, where);
 }
 
+// "solver.cpp:88" between those two; nothing if `where` is nowhere.
+[[nodiscard]] ESCROW_API std::string line_text(std::string_view before, source_location where,
+                                               std::string_view after = {});
+
 // A size in an error: a large one is a negative number that was converted.
 [[nodiscard]] ESCROW_API std::string size_text(std::size_t size, std::string_view unit = {});
 

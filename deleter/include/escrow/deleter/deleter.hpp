@@ -156,15 +156,13 @@ class ESCROW_API deleter {
     static_assert(std::same_as<Event, event>,
                   "the event must live until the owner is destroyed: std::move the event into the "
                   "call, or pass event.ref() and keep the event");
-    require_owner<Owner>();
-    if constexpr (makes_owner<Owner> && std::same_as<Event, event>) {
+    if constexpr (std::same_as<Event, event>) {
       constexpr char const* call = "deleter::retire_after";
-      detail::called_at(call, where, [&] {
-        retirement begun = begin_after(ready.ref(), call);
-        auto& kept = begun.object->emplace(with_event<std::remove_cvref_t<Owner>>{});
+      auto const begin_on = [&] { return begin_after(ready.ref(), call); };
+      hand_over_in<Owner>(call, begin_on, where, [&](auto& object) {
+        auto& kept = object.emplace(with_event<std::remove_cvref_t<Owner>>{});
         kept.owner.emplace(std::forward<Owner>(owner));
         kept.ready = std::forward<Event>(ready);
-        finish(std::move(begun));
       });
     }
   }
@@ -247,11 +245,17 @@ class ESCROW_API deleter {
   };
   template <class Begin, class Owner>
   void hand_over(char const* call, Begin begin, Owner&& owner, source_location where) {
+    hand_over_in<Owner>(call, begin, where,
+                        [&](auto& object) { object.emplace(std::forward<Owner>(owner)); });
+  }
+  // `store(object)` puts the owner there. Generic: what is refused instantiates none.
+  template <class Owner, class Begin, class Store>
+  void hand_over_in(char const* call, Begin begin, source_location where, Store store) {
     require_owner<Owner>();
     if constexpr (makes_owner<Owner>) {
       detail::called_at(call, where, [&] {
         retirement begun = begin();
-        begun.object->emplace(std::forward<Owner>(owner));
+        store(*begun.object);
         finish(std::move(begun));
       });
     }
