@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "address_number.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
