@@ -44,7 +44,7 @@ void note_taken() noexcept;
 
 template <class T>
 concept is_handle = requires {
-  requires std::remove_const_t<T>::is_in_handle_memory;
+  std::remove_const_t<T>::memory_of_all();
 };
 
 // A function of the C API while it runs.
@@ -52,13 +52,18 @@ struct c_call {
   char const* function;
   source_location where;  // the caller's line; nowhere if it did not say
 
-  // What `pointer` points to. Throws usage_error if it is null, or a handle that was destroyed.
+  // What `pointer` points to. Throws usage_error if it is null, or a handle that was destroyed or
+  // is of another type.
   template <class T>
   [[nodiscard]] T& need(T* pointer, char const* argument) const {
     if (pointer == nullptr) refuse(argument, "is null", "pass an address that is not null");
     if constexpr (is_handle<T>) {
-      if (!handle_memory::is_taken(pointer)) {
+      handle_memory const* const of = handle_memory::memory_of(pointer);
+      if (of == nullptr) {
         refuse(argument, "was destroyed", "destroy a handle once, after its last use");
+      }
+      if (of != &std::remove_const_t<T>::memory_of_all()) {
+        refuse(argument, "is no handle of this type", "pass what the type's own create gave");
       }
     }
     return *pointer;

@@ -230,7 +230,12 @@ escrow_status escrow_capture_end(cudaStream_t stream, escrow_captured** captured
 }
 
 cudaGraph_t escrow_captured_graph(escrow_captured const* captured) {
-  return captured == nullptr ? nullptr : captured->handle;
+  cudaGraph_t graph = nullptr;
+  escrow_status const status = run(__func__, [&](c_call by) {
+    if (captured != nullptr) graph = by.need(captured, "captured").handle;
+  });
+  if (status != ESCROW_OK) print_last_error();
+  return graph;
 }
 
 void escrow_captured_destroy(escrow_captured* captured) {

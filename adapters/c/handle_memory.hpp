@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the handles of the C API are: one that was destroyed is known.
+// Where the handles of the C API are: one that was destroyed, or is of another type, is known.
 #pragma once
 
 #include <atomic>
@@ -25,26 +25,27 @@ class handle_memory {
     if (found == nullptr) found = ::new (::operator new(sizeof(place) + bytes)) place;
     // relaxed, as below: whoever has the handle was given it by the thread that made it, and two
     // threads that destroy one race in any case.
-    found->is_taken.store(true, std::memory_order_relaxed);
+    found->has_one_of.store(this, std::memory_order_relaxed);
     return found + 1;
   }
   void give_back(void* unused) noexcept {
     place* const its = static_cast<place*>(unused) - 1;
-    its->is_taken.store(false, std::memory_order_relaxed);
+    its->has_one_of.store(nullptr, std::memory_order_relaxed);
     its->next = nullptr;
     std::lock_guard const guard(mutex_);
     (last_ == nullptr ? first_ : last_->next) = its;
     last_ = its;
     ++unused_;
   }
-  [[nodiscard]] static bool is_taken(void const* handle) noexcept {
+  // What has the handle; null: nothing, it was destroyed. Of what is no handle, anything.
+  [[nodiscard]] static handle_memory const* memory_of(void const* handle) noexcept {
     place const* const its = static_cast<place const*>(handle) - 1;
-    return its->is_taken.load(std::memory_order_relaxed);
+    return its->has_one_of.load(std::memory_order_relaxed);
   }
 
  private:
   struct alignas(std::max_align_t) place {
-    std::atomic<bool> is_taken{false};
+    std::atomic<handle_memory const*> has_one_of{nullptr};
     place* next = nullptr;
   };
 
@@ -67,7 +68,7 @@ class handle_memory {
 template <class Handle>
 class in_handle_memory {
  public:
-  static constexpr bool is_in_handle_memory = true;
+  static constexpr handle_memory const& memory_of_all() noexcept { return all_; }
   static void* operator new(std::size_t bytes) { return all_.take(bytes); }
   static void operator delete(void* unused) noexcept { all_.give_back(unused); }
 

@@ -56,9 +56,15 @@ escrow_status escrow_pool_create(int device, escrow_resource_functions const* fu
                 "set these for allocators alone");
     }
     auto const make = [its] {
-      void* made = nullptr;
+      static char unset;  // null may be a resource
+      void* made = &unset;
       check(as_called([&] { return its.make(its.user, &made); }),
             "escrow_resource_functions::make");
+      if (made == &unset) {
+        throw usage_error("escrow_resource_functions::make",
+                          "it returned cudaSuccess, and did not set `*resource`",
+                          "set it, or return an error");
+      }
       return made;
     };
     resource_pool<void*>::recycle_function recycle;

@@ -275,6 +275,12 @@ static void c_a_handle_that_was_destroyed_is_refused_by_name(void) {
   escrow_group_destroy(group);
   EXPECT(strstr(escrow_last_error(), "escrow_group_destroy: `handle` was destroyed") != NULL);
   escrow_group_destroy(NULL);
+  escrow_captured* const other = (escrow_captured*)new_memory((escrow_options){0});
+  EXPECT(escrow_captured_graph(other) == NULL);
+  EXPECT(strstr(escrow_last_error(), "`captured` is no handle of this type") != NULL);
+  escrow_allocator_destroy((escrow_allocator*)other);
+  EXPECT(escrow_captured_graph(other) == NULL);
+  EXPECT(strstr(escrow_last_error(), "`captured` was destroyed") != NULL);
 }
 
 // Statistics of the process.

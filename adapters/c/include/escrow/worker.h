@@ -72,7 +72,8 @@ typedef void (*escrow_destroy)(void* object);
 escrow_status escrow_retire(cudaStream_t stream, escrow_destroy destroy, void* object);
 // The same, as soon as possible: for an object that no GPU work uses. Also in CUDA callbacks.
 escrow_status escrow_retire_now(escrow_destroy destroy, void* object);
-// The same, when `graph`, its clones and execs are destroyed and their launches done.
+// The same, when `graph`, and clones and execs that are made after this call, are destroyed and
+// their launches done.
 escrow_status escrow_retire_with_graph(cudaGraph_t graph, escrow_destroy destroy, void* object);
 
 #pragma GCC visibility pop
