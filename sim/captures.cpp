@@ -145,6 +145,7 @@ void refuse_beside_capture_change(api_call const& c, stream_state const& stream)
 cudaError_t begin_capture(api_call& c, std::shared_ptr<stream_state> const& stream,
                           cudaStreamCaptureMode mode, std::shared_ptr<graph_state> const& into,
                           frontier ends, cudaGraphEdgeData const* edges) {
+  if (mode > cudaStreamCaptureModeRelaxed) return cudaErrorInvalidValue;
   enter_capture_change(c, *stream);
   if (stream->legacy) return cudaErrorStreamCaptureUnsupported;
   if (stream->capturing != nullptr) return cudaErrorIllegalState;

@@ -32,9 +32,29 @@ thread_record::~thread_record() {
   }
 }
 
+namespace {
+
+thread_local thread_record* mine = nullptr;
+
+// Runs behind the destructors of the thread's own objects, which may call CUDA.
+pthread_key_t end_of_thread() {
+  pthread_key_t key{};
+  static_cast<void>(pthread_key_create(&key, [](void* record) {
+    mine = nullptr;
+    delete static_cast<thread_record*>(record);
+  }));
+  return key;
+}
+
+}  // namespace
+
 thread_record& this_thread_unchecked() {
-  thread_local thread_record record;
-  return record;
+  if (mine == nullptr) {
+    static pthread_key_t const key = end_of_thread();
+    mine = new thread_record;
+    static_cast<void>(pthread_setspecific(key, mine));
+  }
+  return *mine;
 }
 
 thread_record& this_thread() {
