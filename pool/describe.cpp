@@ -72,7 +72,7 @@ std::string describe(holder const& which) {
   }
   text += detail::line_text(", since the claim at ", which.where);
   if (which.waits_for != nullptr) {
-    text += " until the next claim or release on it outside of captures";
+    text += " until the next claim or release on it outside of captures, or its claimer's flush()";
   }
   return text;
 }

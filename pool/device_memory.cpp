@@ -55,6 +55,24 @@ memory_source memory_source::pinned_host() {
   return {cudaMallocHost, cudaFreeHost, "cudaMallocHost", true};
 }
 
+namespace {
+
+// Of memory of a caller's pool: frees it and throws if it is another device's than the current one.
+void refuse_other_device(void* memory) {
+  int device = 0;
+  cudaPointerAttributes its{};
+  bool const is_known =
+      succeeded(cudaGetDevice(&device)) && succeeded(cudaPointerGetAttributes(&its, memory));
+  if (!is_known || its.type != cudaMemoryTypeDevice || its.device == device) return;
+  static_cast<void>(succeeded(device_free(memory)));
+  throw usage_error("memory_source::from",
+                    "the memory of `pool` is of device " + std::to_string(its.device) +
+                        ", and is claimed for device " + std::to_string(device),
+                    "give a pool of that device, or set pool_options::device");
+}
+
+}  // namespace
+
 memory_source memory_source::from(cudaMemPool_t pool, source_location where) {
   if (pool == nullptr) {
     throw usage_error(usage_error("memory_source::from", "`pool` is null",
@@ -62,7 +80,9 @@ memory_source memory_source::from(cudaMemPool_t pool, source_location where) {
                       where);
   }
   return {[pool](void** address, std::size_t bytes) {
-            return device_store::global().allocate(address, bytes, pool);
+            cudaError_t const status = device_store::global().allocate(address, bytes, pool);
+            if (status == cudaSuccess) refuse_other_device(*address);
+            return status;
           },
           device_free, "cudaMallocFromPoolAsync", false, true};
 }
@@ -127,7 +147,8 @@ device_block::device_block(char const* call, std::size_t bytes, memory_source co
     }
     if (data_ == nullptr && bytes != 0) {
       throw cuda_error(cudaErrorMemoryAllocation, source.name, source_location::current(),
-                       "it returned success and a null address");
+                       "`allocate` returned success and a null address, which counts as that: "
+                       "return an address, or an error");
     }
   });
 }

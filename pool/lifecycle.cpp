@@ -38,6 +38,7 @@ void require_sane(pool_options const& options, scratch_policy const& policy) {
   };
   constexpr std::chrono::nanoseconds none{0};
   char const* const at_once = "zero: it does not wait";
+  require(options.slots_max != 0, call, "`slots_max` is 0", "give 1 or more, or leave it out: 64");
   require(options.host_wait_max >= none, call, "`host_wait_max` is negative", at_once);
   require(options.capture_wait_max >= none, call, "`capture_wait_max` is negative", at_once);
   require(options.reclaim_wait_max >= none, call, "`reclaim_wait_max` is negative", at_once);

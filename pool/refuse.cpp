@@ -69,7 +69,8 @@ std::string slot_pool::claim_search::remedies() {
   };
   is_out_of_slots ? look(of) : in.sizes.for_each(look);
   if (is_any_unrecorded)
-    all.push_back("lower " + of_value("unrecorded_max", in.options.unrecorded_max));
+    all.push_back("flush() the claimer, lower " +
+                  of_value("unrecorded_max", in.options.unrecorded_max));
   if (is_any_held) {
     all.emplace_back("release earlier");
     if (!is_out_of_memory) {

@@ -146,6 +146,9 @@ struct ESCROW_LOCAL stream_allocator::state {
     std::lock_guard const lock(its.mutex);
     allocation& place = its.place_of(address);
     place.memory = std::exchange(memory.claimed_, {});
+    // It is used by its address, which tells nothing: no work covers its end in a retired owner.
+    place.memory.resource->accessed.store(std::numeric_limits<std::uint64_t>::max(),
+                                          std::memory_order_relaxed);  // see note_access()
     place.memory.what->booked_.use.store(known_address::use::allocation, std::memory_order_relaxed);
     place.turn = ++its.turns;
     return address;

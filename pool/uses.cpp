@@ -206,7 +206,7 @@ slot_share slot_pool::share_with_node(claimed_slot const& lease) {
   // Relaxed: ids only need to be unique.
   static std::atomic<std::uint64_t> next{capture_reuse::first_share_id};
   std::uint64_t const id = next.fetch_add(1, std::memory_order_relaxed);
-  return slot_share(used.pool_.state_->make_hold(used, id, false, {}));
+  return slot_share(used.pool_.state_->make_hold(used, id, false, used.note_.where));
 }
 
 }  // namespace escrow::inline v0_2

@@ -87,6 +87,7 @@ error cudaGraphDebugDotPrint(cudaGraph_t, char const*, unsigned) { return cudaEr
 // No program here has memory of another source.
 error cudaMallocHost(void**, size_t) { std::abort(); }
 error cudaFreeHost(void*) { std::abort(); }
+error cudaPointerGetAttributes(cudaPointerAttributes*, void const*) { std::abort(); }
 error cudaMallocFromPoolAsync(void**, size_t, cudaMemPool_t, cudaStream_t) { std::abort(); }
 error cudaFreeAsync(void*, cudaStream_t) { std::abort(); }
 error cudaMemPoolCreate(cudaMemPool_t*, cudaMemPoolProps const*) { std::abort(); }

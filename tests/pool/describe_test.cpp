@@ -193,8 +193,10 @@ TEST_F(Describe, SaysWhatEachKindOfHolderHoldsAndSinceWhere) {
     EXPECT_EQ(text.find(begins[i]), 0U) << text;
     EXPECT_EQ(text.ends_with(" ms, since the claim at " + where), i < 2) << text;
   }
-  EXPECT_EQ(describe(kinds[4]),
-            "stream 0xabc0 holds 0 until the next claim or release on it outside of captures");
+  EXPECT_EQ(
+      describe(kinds[4]),
+      "stream 0xabc0 holds 0 until the next claim or release on it outside of captures, or its "
+      "claimer's flush()");
 }
 
 TEST_F(Describe, NamesThePoolItsStatisticsAndHolders) {

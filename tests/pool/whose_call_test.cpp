@@ -85,7 +85,7 @@ TEST_F(WhoseCall, IsTheCallersWhereOneOfOursMakesAnother) {
   memory_source const gives_null{.allocate = [](void**, std::size_t) { return cudaSuccess; },
                                  .free = cudaFree};
   expect_error<cuda_error>([&] { device_block(4, gives_null); },
-                           {"cudaErrorMemoryAllocation", "success and a null address"});
+                           {"cudaErrorMemoryAllocation", "returned success and a null address"});
   memory_source const throws{
       .allocate = [](void**, std::size_t) -> cudaError_t { throw std::domain_error("mine broke"); },
       .free = cudaFree};

@@ -29,8 +29,8 @@ namespace escrow::inline v0_2 {
 
 // Options of a pool, which copies them. The deleter may be destroyed before the pool.
 struct pool_options {
-  // Maximum number of resources, each until it is destroyed; empty: 64, in a stream_allocator no
-  // limit. A graph holds those it uses: see resource_pool.
+  // Maximum number of resources, each until it is destroyed, at least 1; empty: 64, in a
+  // stream_allocator no limit. A graph holds those it uses: see resource_pool.
   std::optional<std::size_t> slots_max = {};
   // The resources' device; -1: the device current when the pool is created.
   int device = -1;
@@ -114,7 +114,7 @@ struct holder {
   std::size_t slots = 0;  // how many it holds
   // Of the first claim in the capture, of the share, or of the tracked lease; zero for others.
   std::chrono::steady_clock::time_point since{};
-  source_location where = {};  // of that claim
+  source_location where = {};  // of that claim; of a share, if its lease was tracked
   // Not null: slots released on this stream without an event: while it captured, or see claimer.
   // The former return when the pool is next given the stream outside of captures, the latter at the
   // claimer's next release, flush() or end.

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a lease's end waits for if its memory is used by an address; and whose memory and slots a
+// pool takes.
+#include <escrow/pool/stream_allocator.hpp>
+
+#include "pool_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+class SharedEnd : public pool_world {};
+
+TEST_F(SharedEnd, OfAnAllocationInARetiredOwnerWaitsForWhatItsDestructorEnqueued) {
+  stream_allocator memory(with(options(1), &pool_options::deleter, worker.get()));
+  struct wiped {
+    stream_allocator& of;
+    cudaStream_t on;
+    void* address;
+    pinned_flag& until;
+    wiped(stream_allocator& its, cudaStream_t stream, pinned_flag& flag)
+        : of(its), on(stream), address(its.allocate(stream, 64)), until(flag) {}
+    wiped(wiped const&) = delete;
+    ~wiped() {
+      must(launch_wait_flag(on, until.get()));
+      must(cudaMemsetAsync(address, 0, 64, on));
+      of.deallocate_or_report(on, address);
+    }
+  };
+  worker->retire(one, std::make_unique<wiped>(memory, one, flag));
+  static_cast<void>(drained());
+  EXPECT_THROW(static_cast<void>(memory.allocate(two, 64)), pool_exhausted);
+  flag.raise();
+  sync(one);
+  void* const next = memory.allocate(one, 64);  // this call records what was deferred
+  memory.deallocate(one, next);
+}
+
+TEST(PoolMemory, OfACallersPoolIsRefusedOnAnotherDevice) {
+  if (!has_two_devices()) GTEST_SKIP() << "needs two devices";
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location = {.type = cudaMemLocationTypeDevice, .id = 1};
+  cudaMemPool_t elsewhere = nullptr;
+  must(cudaMemPoolCreate(&elsewhere, &properties));
+  {
+    owned_stream const stream = make_stream();
+    scratch_pool pool({}, {.source = memory_source::from(elsewhere)});
+    expect_error<usage_error>([&] { return pool.claim(stream, 64); },
+                              {"memory_source::from", "of device 1", "pool_options::device"});
+  }
+  must(cudaMemPoolDestroy(elsewhere));
+}
+
+TEST(PoolOptions, HaveRoomForOneSlotAtLeast) {
+  expect_error<usage_error>([] { return scratch_pool({.slots_max = 0}); },
+                            {"`slots_max` is 0", "give 1 or more"});
+}
+
+}  // namespace
+}  // namespace escrow::test
