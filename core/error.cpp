@@ -20,6 +20,11 @@ std::string_view usual_note(cudaError_t status) noexcept {
       return "it was called in a CUDA callback (host function, destructor of a user object), where "
              "CUDA permits no call: leave it to a thread of the program, or retire() an owner that "
              "makes it when it is destroyed";
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+      return "there is no GPU, or its driver is older than the CUDA runtime; to test without a "
+             "GPU, "
+             "link escrow::simulated in place of the library";
     case cudaErrorStreamCaptureIsolation:
       return "a capture may not wait for work that is not part of it: wait before it begins, or "
              "record the event in it";

@@ -48,7 +48,9 @@ std::optional<std::uint64_t> printed_id(cudaGraph_t graph) {
   std::array<char, 128> text;  // NOLINT(cppcoreguidelines-pro-type-member-init): read into
   ssize_t const count = ::pread(file, text.data(), text.size(), 0);
   ::close(file);
-  check(status, "cudaGraphDebugDotPrint");
+  check(status, "cudaGraphDebugDotPrint", source_location::current(),
+        status == cudaErrorInvalidValue ? "the handle is of no graph, or of one that was destroyed"
+                                        : "");
   return id_in_dot({text.data(), count > 0 ? static_cast<std::size_t>(count) : 0});
 }
 

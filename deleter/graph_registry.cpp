@@ -244,7 +244,11 @@ graph_registry::group_members graph_registry::members_of(group_order const& grou
     each->list_members(members);
     if (each->is_ordered_) continue;
     for (cudaGraph_t const graph : each->graphs_) unordered.push_back(entries_.at(graph).id);
-    if (each->hoisted_off_ != 0) unordered.push_back(each->hoisted_off_);
+    if (each->hoisted_off_ != 0) {
+      unordered.push_back(each->hoisted_off_);
+    } else if (each->graphs_.empty()) {  // they were destroyed: plain execs have it
+      unordered.push_back(each->id_);
+    }
   }
   std::ranges::sort(unordered);
   unordered.erase(std::unique(unordered.begin(), unordered.end()), unordered.end());

@@ -89,7 +89,8 @@ void require_updated(std::string const& refused, char const* call, char const* a
                    source_location::current(), call + (": " + refused) + "; " + advice);
 }
 
-constexpr std::size_t runs_max = std::numeric_limits<std::ptrdiff_t>::max();
+// More takes an hour at least: it is a negative number, maybe one of 32 bits.
+constexpr std::size_t runs_max = std::numeric_limits<std::int32_t>::max();
 constexpr std::size_t copies_max = std::size_t{1} << 20;
 
 constexpr char const* creating_exec = "graph_exec::graph_exec";

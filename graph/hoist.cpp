@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "escrow/core/capture.hpp"
@@ -64,7 +65,13 @@ struct ESCROW_LOCAL hoisted::state {
   source_location made;
   holding all;  // its end: of `at_end`, made in advance
   bool is_bare;
-  std::optional<stream_ref> at_end = std::nullopt;  // see release_at_end()
+  // See release_at_end(). A default stream is that of its device, or of its thread.
+  struct end_on {
+    stream_ref stream;
+    int device;
+    std::thread::id thread;
+  };
+  std::optional<end_on> at_end = std::nullopt;
   holding turns;  // the same sets, until the end of the last turn; from the first turn on
 
   struct turn {
@@ -144,8 +151,18 @@ hoisted::~hoisted() {
   }
   for (int tries_left = 3; mine.at_end && tries_left != 0; --tries_left) {
     try {
-      require_no_capture(call, *mine.at_end);
-      record_and_release(call, *mine.at_end);
+      auto const [stream, device, thread] = *mine.at_end;  // the state ends with the release
+      if (stream.get() == cudaStreamPerThread && thread != std::this_thread::get_id()) {
+        throw usage_error(call,
+                          "the `hoisted`" + detail::line_text(" of ", mine.made) +
+                              " ends on another thread than the one whose cudaStreamPerThread "
+                              "release_at_end() was given",
+                          "end it on that thread, or give a stream of your own");
+      }
+      std::optional<device_scope> its;
+      if (is_ambiguous(stream.get())) its.emplace(device);
+      require_no_capture(call, stream);
+      record_and_release(call, stream);
       return;
     } catch (std::exception const& failed) {
       if (tries_left == 1) report(mine.all.held, failed);
@@ -257,8 +274,9 @@ void hoisted::release_at_end(stream_ref stream, source_location where) {
   constexpr char const* call = "hoisted::release_at_end";
   detail::called_at(call, where, [&] {
     state& mine = require(call);
-    mine.all.end = std::make_shared<launch_end>(current_device());
-    mine.at_end = stream;
+    int const device = current_device();
+    mine.all.end = std::make_shared<launch_end>(device);
+    mine.at_end = {stream, device, std::this_thread::get_id()};
   });
 }
 

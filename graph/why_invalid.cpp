@@ -76,6 +76,10 @@ std::string why_invalid(cudaGraph_t graph, std::span<cudaGraph_t const> bodies,
     }
   } catch (cuda_error const&) {  // what is left is said
   }
+  if ((flags & cudaGraphInstantiateFlagDeviceLaunch) != 0) {
+    return "for device launch CUDA takes graphs that have nodes, all of one device: kernels, "
+           "memsets, memcpys and child graphs";
+  }
   return "CUDA refuses a graph with a condition that no node has, and bodies that copy memory of "
          "the host";
 }

@@ -5,9 +5,11 @@
 #include <driver_types.h>
 
 #include <concepts>
+#include <cstddef>
 #include <type_traits>
 #include <utility>
 
+#include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/version.hpp"
 
@@ -20,6 +22,20 @@ concept launch_call = std::invocable<Call> &&
      std::is_same_v<std::invoke_result_t<Call>, cudaError_t>);
 
 namespace detail {
+
+// Throws usage_error if a caller's function is a null pointer or an empty std::function.
+template <class Call>
+void require_function(char const* call, Call const& function, source_location where) {
+  constexpr bool may_be_null = std::is_constructible_v<Call, std::nullptr_t> && requires {
+    function != nullptr;
+  };
+  if constexpr (may_be_null) {
+    if (function != nullptr) return;
+    called_at(call, where, [&] {
+      throw usage_error(call, "the function is null", "give one that enqueues the work");
+    });
+  }
+}
 
 // The call's status; success if it returns nothing.
 template <launch_call Call>

@@ -135,11 +135,11 @@ class ESCROW_API deleter {
         "deleter::retire", [&] { return begin(); }, std::forward<Owner>(owner), where);
   }
 
-  // Destroys `owner` once the last record of `ready` is done. Before that, the event must be
-  // neither recorded again nor destroyed (the owner may contain it). Throws std::bad_alloc, and
-  // cuda_error, also for an event that was recorded in a capture: this call invalidates that
-  // capture if it has not ended. The caller then keeps the owner. Any thread. Source:
-  // cudaEventQuery.
+  // Destroys `owner` once the last record of `ready` is done: at once if it was never recorded.
+  // Before that, the event must be neither recorded again nor destroyed (the owner may contain it).
+  // Throws std::bad_alloc, and cuda_error, also for an event that was recorded in a capture: this
+  // call invalidates that capture if it has not ended. The caller then keeps the owner. Any thread.
+  // Source: cudaEventQuery.
   template <class Owner>
   void retire_after(event_ref ready, Owner&& owner,
                     source_location where = source_location::current()) {
@@ -167,7 +167,8 @@ class ESCROW_API deleter {
     }
   }
 
-  // Destroys `owner` once `graph`, its clones and execs are destroyed, and their launches done.
+  // Destroys `owner` once `graph`, and clones and execs that are made after this call, are
+  // destroyed, and their launches done. An exec that exists already does not have it.
   // Each call creates a user object of its own, so the owner may own an exec of the graph. Throws
   // as retire() on a capturing stream. Any thread; no other thread may change `graph` meanwhile, as
   // in CUDA.

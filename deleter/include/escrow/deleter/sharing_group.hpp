@@ -38,7 +38,8 @@ struct sharing_stats {
   // Capture ids (0: not known, as of clones) of graphs whose launches nothing orders. No graph_exec
   // was created from them, or from what has them as a child or named body, and hoisted::launch()
   // was not called. If such a graph is launched, it races with the others. One that was destroyed
-  // is listed until the worker, or poll(), has reclaimed what it held.
+  // is listed while plain execs or copies of it exist, and until the worker, or poll(), has
+  // reclaimed what it held.
   std::vector<std::uint64_t> unordered;
   // Leases that live although the capture that claimed them has ended, as escrow::capture() or a
   // later use of the graph told: a launch of another graph may overwrite what they cover.
@@ -109,6 +110,7 @@ class ESCROW_API sharing_group {
   void run(stream_ref stream, Call&& call,
            std::chrono::nanoseconds wait_max = std::chrono::seconds(10),
            source_location where = source_location::current()) {
+    detail::require_function("sharing_group::run", call, where);
     auto const its = [stream, &call] {
       return detail::status_on(stream, std::forward<Call>(call));
     };

@@ -196,6 +196,7 @@ template <class Enqueue>
 graph capture(stream_ref stream, Enqueue&& enqueue, capture_options options,
               source_location where) {
   constexpr char const* call = "capture";
+  detail::require_function(call, enqueue, where);
   capture_scope scope(call, stream, options, where);
   cudaError_t const status = detail::status_on(stream, std::forward<Enqueue>(enqueue));
   if (status != cudaSuccess) [[unlikely]] {

@@ -54,6 +54,7 @@ class ESCROW_API hoisted {
   void launch(stream_ref stream, Call&& call,
               std::chrono::nanoseconds wait_max = std::chrono::seconds(10),
               source_location where = source_location::current()) {
+    detail::require_function("hoisted::launch", call, where);
     auto const run = [stream, &call] {
       return detail::status_on(stream, std::forward<Call>(call));
     };
@@ -77,10 +78,11 @@ class ESCROW_API hoisted {
   // last launch() is not known, throws cuda_error unless `stream` is that one's. Throws
   // std::bad_alloc too.
   void release_after(stream_ref stream, source_location where = source_location::current());
-  // Releases once the last record of `ready`, an event of the current device, is done. It must not
-  // have been recorded in a capture; afterwards it may be recorded again or destroyed. If CUDA
-  // cannot record behind it, this waits for it. Throws cuda_error if the end of the last launch()
-  // is not known; std::bad_alloc too. Source: cudaStreamWaitEvent.
+  // Releases once the last record of `ready`, an event of the current device, is done: at once if
+  // it was never recorded. It must not have been recorded in a capture; afterwards it may be
+  // recorded again or destroyed. If CUDA cannot record behind it, this waits for it. Throws
+  // cuda_error if the end of the last launch() is not known; std::bad_alloc too. Source:
+  // cudaStreamWaitEvent.
   void release_after(event_ref ready, source_location where = source_location::current());
   // The destructor will call release_after(stream), also if an exception ends this early: nothing
   // is leaked then. `stream` must be alive then, and not capturing. Throws std::bad_alloc too.
