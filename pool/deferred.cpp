@@ -15,20 +15,20 @@
 
 namespace escrow::inline v0_2 {
 
-cudaError_t slot_pool::state::record_uses(slot& used, stream_use const* given) noexcept {
-  cudaError_t first_error = cudaSuccess;
+record_status slot_pool::state::record_uses(slot& used, stream_use const* given) noexcept {
+  record_status first;
   std::erase_if(used.unrecorded_, [&](stream_use const& use) {
     if (given != nullptr && !is_same_stream(use, *given)) return false;
     cached_event& to = used.also_ready_.emplace_back(use.device);
-    cudaError_t const status = record(use, to, given != nullptr);
+    auto const [status, call] = record(use, to, given != nullptr);
     if (status == cudaSuccess) return true;
     used.also_ready_.pop_back();
     if (status == cudaErrorInvalidResourceHandle && is_destroyed(use)) used.is_lost_ = true;
-    if (first_error == cudaSuccess && status != not_now) first_error = status;
+    if (first.status == cudaSuccess && status != not_now) first = {status, call};
     return runs_nothing_after(status);
   });
-  if (given == nullptr && first_error != cudaSuccess) core.report(first_error, "cudaEventRecord");
-  return first_error;
+  if (given == nullptr && first.status != cudaSuccess) core.report(first.status, first.call);
+  return first;
 }
 
 void slot_pool::state::finish_release(slot& used) noexcept {
@@ -59,7 +59,7 @@ void slot_pool::state::cover(slot* oldest, stream_use const& on, bool is_asked,
     require_stream(call, on);
     if (oldest->newer_ != nullptr) covering = std::make_shared<cached_event>(options.device);
     cached_event& to = covering != nullptr ? *covering : oldest->ready_;
-    is_recorded = record(on, to, is_asked) == cudaSuccess;
+    is_recorded = record(on, to, is_asked).status == cudaSuccess;
   } catch (usage_error const& error) {
     is_gone = true;
     core.report(error);

@@ -79,7 +79,8 @@ void slot_pool::lease_end::release_on(state& in, claimed_slot& lease, stream_use
     return release_captured(in, lease, capture, end, is_behind_claim);
   }
   if (capture.is_none()) {
-    check(release_eager(in, lease, on), "cudaEventRecord");
+    auto const [status, failed] = release_eager(in, lease, on);
+    check(status, failed);
   } else {
     release_or_defer(in, lease, on);
   }
@@ -103,8 +104,8 @@ void slot_pool::lease_end::release_on(state& in, claimed_slot& lease, stream_use
   return used;
 }
 
-cudaError_t slot_pool::lease_end::release_eager(state& in, claimed_slot& lease,
-                                                stream_use on) noexcept {
+record_status slot_pool::lease_end::release_eager(state& in, claimed_slot& lease,
+                                                  stream_use on) noexcept {
   bool const was_captured = lease.capture_id != 0;
   slot& used = take_used(in, lease);
   used.key_ = on.id;
@@ -117,11 +118,11 @@ cudaError_t slot_pool::lease_end::release_eager(state& in, claimed_slot& lease,
   in.record_deferred(on);
   if (used.unrecorded_.empty()) [[likely]] {
     in.end_lease(used);
-    return cudaSuccess;
+    return {};
   }
-  cudaError_t const status = in.record_uses(used);
+  record_status const recorded = in.record_uses(used);
   in.finish_release(used);
-  return status;
+  return recorded;
 }
 
 // On the stream of the sharing_group::run() that it was claimed in: the call's end records an event

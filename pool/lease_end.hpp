@@ -20,7 +20,7 @@ struct ESCROW_LOCAL slot_pool::lease_end {
                          capture_reuse::claim_state const& claim, bool is_claiming_stream,
                          char const* call);
   // Records on `on`, which does not capture. Returns the first failure, already reported.
-  static cudaError_t release_eager(state& in, claimed_slot& lease, stream_use on) noexcept;
+  static record_status release_eager(state& in, claimed_slot& lease, stream_use on) noexcept;
   // Of a claim in a sharing_group::run(), on its stream. False: otherwise, or it captures.
   static bool release_in_run(state& in, claimed_slot& lease, stream_use on) noexcept;
   static void release_or_defer(state& in, claimed_slot& lease, stream_use const& on) noexcept;

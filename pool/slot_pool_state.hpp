@@ -136,7 +136,7 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   // deferred.cpp
   // Records on the slot's unrecorded streams where possible now, and removes those; only on `given`
   // if it is not null, which is asked then. Returns the first failure, reported if none was given.
-  cudaError_t record_uses(slot& used, stream_use const* given = nullptr) noexcept;
+  record_status record_uses(slot& used, stream_use const* given = nullptr) noexcept;
   void finish_release(slot& used) noexcept;  // after record_uses(): frees or defers
   // Uncovered slots of `on`, linked by newer_ from the oldest on: covers them by one event and
   // frees them. If that is not possible now, each is recorded by an event of its own, or deferred.

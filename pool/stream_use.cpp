@@ -46,26 +46,26 @@ bool is_destroyed(stream_use const& use) noexcept {
   return succeeded(status) ? use.id != 0 && id != use.id : status == cudaErrorInvalidResourceHandle;
 }
 
-cudaError_t record(stream_use const& use, cached_event& to, bool is_asked) noexcept {
-  if (!is_asked && (is_other_thread(use) || is_reclaiming())) return not_now;
+record_status record(stream_use const& use, cached_event& to, bool is_asked) noexcept {
+  if (!is_asked && (is_other_thread(use) || is_reclaiming())) return {not_now};
   try {
     std::optional<device_scope> current;  // the null stream is that of the current device
     if (is_ambiguous(use.handle)) current.emplace(use.device);
     if (!is_asked) {
       capture_info capture;
       check(query_recordable(use.handle, capture), "cudaStreamGetCaptureInfo");
-      if (!capture.is_none()) return not_now;
+      if (!capture.is_none()) return {not_now};
       // The stream was destroyed, and its handle reused.
-      if (use.id != 0 && stream_id(use.handle) != use.id) return cudaErrorInvalidResourceHandle;
+      if (use.id != 0 && stream_id(use.handle) != use.id) return {cudaErrorInvalidResourceHandle};
     }
     to.make();
     record_result const result = record_ready(to.recorded, to.device, use.handle);
-    return result.outcome == record_outcome::recorded ? cudaSuccess : result.status;
+    return {result.outcome == record_outcome::recorded ? cudaSuccess : result.status};
   } catch (cuda_error const& error) {
     // Not permitted: in a CUDA callback.
-    return error.status() == cudaErrorNotPermitted ? not_now : error.status();
+    return {error.status() == cudaErrorNotPermitted ? not_now : error.status(), error.api()};
   } catch (std::exception const&) {
-    return cudaErrorMemoryAllocation;
+    return {cudaErrorMemoryAllocation};
   }
 }
 

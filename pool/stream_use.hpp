@@ -68,8 +68,13 @@ namespace escrow::inline v0_2 {
 [[nodiscard]] std::uint64_t bound_of_stream_ids(int device) noexcept;
 [[nodiscard]] bool is_destroyed(stream_use const& use) noexcept;  // or has another id
 inline constexpr cudaError_t not_now = cudaErrorNotReady;         // no record fails with that
+// What became of a record. The call is CUDA's that failed.
+struct record_status {
+  cudaError_t status = cudaSuccess;
+  char const* call = "cudaEventRecord";
+};
 // Returns the first failure, or `not_now`: it captures, or cannot be asked on this thread.
 // `is_asked`: this call was given the stream and knows that it does not capture.
-[[nodiscard]] cudaError_t record(stream_use const& use, cached_event& to, bool is_asked) noexcept;
+[[nodiscard]] record_status record(stream_use const& use, cached_event& to, bool is_asked) noexcept;
 
 }  // namespace escrow::inline v0_2

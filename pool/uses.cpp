@@ -99,7 +99,7 @@ void slot_pool::lease_use::order_after_earlier_users(char const* call, claimed_s
 
 cudaError_t slot_pool::lease_use::record_claiming_stream(claimed_slot const& lease) noexcept {
   slot& used = *lease.what;
-  cudaError_t const status = record(lease.on, used.ready_, false);
+  cudaError_t const status = record(lease.on, used.ready_, false).status;
   if (status != cudaSuccess) return status;
   // It is behind what the claiming stream waited for.
   used.covered_by_.reset();

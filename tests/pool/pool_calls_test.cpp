@@ -246,5 +246,19 @@ TEST_F(CapturedCalls, AskForTheStreamsContextEachTimeAndForItsDeviceOnce) {
   EXPECT_LE(calls["cuCtxGetDevice"], 1U);
 }
 
+TEST_F(PoolCalls, ThatFailInAReleaseAreNamed) {
+  errors_expected = true;
+  char const* const failing = "cudaStreamGetId";
+  block_pool pool = make_pool(1);
+  block_lease held = pool.claim(one);
+  held.record_stream(two);
+  sim::fail_call_here(failing, cudaErrorUnknown);
+  expect_error<cuda_error>([&] { held.release(); }, {"lease::release", failing});
+  EXPECT_EQ(sim::faults_pending(), 0U);
+  static_cast<void>(cudaGetLastError());
+  EXPECT_NE(errors->all().find(failing), std::string::npos) << errors->all();
+  pool.claim(two).release();  // records what was left
+}
+
 }  // namespace
 }  // namespace escrow::test
