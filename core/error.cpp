@@ -23,8 +23,7 @@ std::string_view usual_note(cudaError_t status) noexcept {
     case cudaErrorNoDevice:
     case cudaErrorInsufficientDriver:
       return "there is no GPU, or its driver is older than the CUDA runtime; to test without a "
-             "GPU, "
-             "link escrow::simulated in place of the library";
+             "GPU, link escrow::simulated in place of the library";
     case cudaErrorStreamCaptureIsolation:
       return "a capture may not wait for work that is not part of it: wait before it begins, or "
              "record the event in it";
