@@ -14,16 +14,12 @@ import sys
 from html import escape
 from pathlib import Path
 
-from figures import FIGURES, NO_GOAL, TABLES, TITLES
+from figures import FIGURES, NO_GOAL, NotMeasured, TABLES, TITLES
 
 SUFFIX = re.compile(r"(/iterations:\d+|/repeats:\d+|/manual_time)+$")  # Google Benchmark's
 FAILED = "FAILED: "  # so begins the label of a repetition that failed
 # What is the same in all repetitions of a benchmark, in its name, or computed from the others.
 DROPPED = {"run_name", "repetitions", "per_family_instance_index", "threads", "cpu_time"}
-
-
-class NotMeasured(Exception):
-    """A benchmark or counter that there are no results of."""
 
 
 def repetitions_of(result):

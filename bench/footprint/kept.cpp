@@ -6,7 +6,8 @@
 // attention whose context grows, as llama.cpp claims them. The host waits for each step, or, in
 // ..._ahead, for none. The pools: as it is by default, and one that keeps all.
 // kept_again/SIZES/POOL: microseconds for each claim of sizes that alternate.
-// kept_random/POOL: the same of random sizes while 64 blocks are out; made: blocks for each claim.
+// kept_random: the same of random sizes while 64 blocks are out, by default, in turns with a pool
+// that keeps all (plain_us, of_plain); made: blocks for each claim.
 // freeing: the slowest launch of a tiny kernel while 16 GiB are trimmed, 1,000 owners of device
 // memory are destroyed, and a kernel of a second runs; and without all that.
 #include <atomic>
@@ -86,30 +87,56 @@ void run_again(benchmark::State& state, std::vector<std::size_t> const& sizes, d
   test::must(cudaStreamSynchronize(stream));
 }
 
+/// Claims of random sizes while so many blocks are out.
+class random_claims {
+ public:
+  random_claims(cudaStream_t stream, double factor)
+      : stream_(stream), pool_({.slots_max = out}, {.keep_factor = factor}) {
+    while (all_.size() < out) all_.push_back(pool_.claim(stream_, 1));
+  }
+
+  /// Microseconds for each.
+  double us_of_some(int claims) {
+    return us_of([&] {
+             for (int i = 0; i < claims; ++i) claim();
+           }) /
+           claims;
+  }
+  [[nodiscard]] double made() const { return static_cast<double>(pool_.stats().grown); }
+
+ private:
+  static constexpr std::size_t out = 64;
+
+  void claim() {
+    constexpr std::size_t powers = 14, least = 256;
+    auto& each = all_[next_() % out];
+    each.release();
+    std::size_t const bytes = least << next_() % powers;
+    each = pool_.claim(stream_, bytes + next_() % bytes);
+  }
+
+  cudaStream_t stream_;
+  scratch_pool pool_;
+  std::minstd_rand next_{1};
+  std::vector<lease<device_block>> all_;
+};
+
 void run_random(benchmark::State& state, double factor, int claims) {
-  constexpr std::size_t out = 64, powers = 14, least = 256;
   test::owned_stream const stream = test::make_stream();
-  scratch_pool pool({.slots_max = out}, {.keep_factor = factor});
-  std::minstd_rand next(1);
-  std::vector<lease<device_block>> all;
-  while (all.size() < out) all.push_back(pool.claim(stream, 1));
-  auto const run = [&] {
-    for (int i = 0; i < claims; ++i) {
-      auto& each = all[next() % out];
-      each.release();
-      std::size_t const bytes = least << next() % powers;
-      each = pool.claim(stream, bytes + next() % bytes);
-    }
-  };
-  run();
-  auto const made_before = static_cast<double>(pool.stats().grown);
+  random_claims all(stream, 0);
+  random_claims bounded(stream, factor);
+  all.us_of_some(claims);
+  bounded.us_of_some(claims);
+  double const made_before = bounded.made();
   double runs = 0;
+  turns taken;
   repeat(state, [&] {
     ++runs;
-    return us_of(run) / claims;
+    return taken.add([&] { return all.us_of_some(claims); },
+                     [&] { return bounded.us_of_some(claims); });
   });
-  state.counters["made"] =
-      (static_cast<double>(pool.stats().grown) - made_before) / (runs * claims);
+  taken.report(state);
+  state.counters["made"] = (bounded.made() - made_before) / (runs * claims);
   test::must(cudaStreamSynchronize(stream));
 }
 
@@ -195,9 +222,8 @@ void register_kept(settings const& how) {
     add("kept_again/" + name + "/all", {1, repetitions}, &run_again, sizes, 0.0,
         how.choose(1000, 10));
   }
-  add("kept_random/bounded", {3, repetitions}, &run_random, scratch_policy{}.keep_factor,
+  add("kept_random", {how.choose(9, 3), repetitions}, &run_random, scratch_policy{}.keep_factor,
       how.choose(20000, 200));
-  add("kept_random/all", {3, repetitions}, &run_random, 0.0, how.choose(20000, 200));
   std::size_t const trimmed = (how.is_simulated ? 64 : 16384) * mebibyte;
   add("freeing/none", {1, repetitions}, &run_freeing, trimmed, 1000, false);
   add("freeing/all", {1, repetitions}, &run_freeing, trimmed, 1000, true);
