@@ -137,6 +137,7 @@ struct thing_state {
   bool is_private = false;    // its last lease ended outside of that capture
   bool is_left = false;       // or left it to the graph
   bool is_let_go = false;     // a hoisted had it, and released it behind work
+  bool is_leaked = false;     // a hoisted had it, and ended without a release
   int generation = 0;         // counts its holders; those of one capture count once
   int value = 0;              // what the last fill wrote
   int open = 0;               // the lease whose use goes on on the device; 0: none

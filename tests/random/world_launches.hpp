@@ -183,6 +183,7 @@ struct world_launches : world_execs {
     // One that is destroyed without a release counts once, whatever it leaks.
     contents const leaked = std::exchange(model_.hoisted[h], {});
     leaked_by_hoisted_ += leaked.held.size() + leaked.lingering.size();
+    for (entry const& each : leaked.held) state_of(each.thing).is_leaked = true;
     meet(hoisted_gone_in_its_turn, turns_[h].has_value());
     if (turns_[h]) {
       // Where nothing can be recorded, the others refuse to launch from now on.

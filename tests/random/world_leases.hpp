@@ -27,7 +27,9 @@ struct world_leases : world_pools {
     state.marks = marks;
     // A hoisted graph has it until the work behind it is done.
     bool const is_let_go = state.is_let_go && model_.is_pending(slot);
-    if (run_->shares && capture.is_active() && (model_.is_held_by_graphs(slot) || is_let_go)) {
+    // What is leaked stays the group's.
+    bool const is_groups = model_.is_held_by_graphs(slot) || is_let_go || state.is_leaked;
+    if (run_->shares && capture.is_active() && is_groups) {
       meet(slot_shared_by_graphs, !why.empty());
       meet(slot_shared_after_let_go, is_let_go);
       if (state.is_private && (!why.empty() || model_.is_pending(slot)))
