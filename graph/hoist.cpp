@@ -149,16 +149,17 @@ hoisted::~hoisted() {
                   "end it after that call");
     mine.leave_or_report(call);
   }
-  for (int tries_left = 3; mine.at_end && tries_left != 0; --tries_left) {
+  bool const is_elsewhere = mine.at_end && mine.at_end->stream.get() == cudaStreamPerThread &&
+                            mine.at_end->thread != std::this_thread::get_id();
+  if (is_elsewhere) {
+    report_misuse(mine.all.held, mine.made,
+                  " ends on another thread than the one whose cudaStreamPerThread "
+                  "release_at_end() was given",
+                  "end it on that thread, or give a stream of your own");
+  }
+  for (int tries_left = is_elsewhere ? 0 : 3; mine.at_end && tries_left != 0; --tries_left) {
     try {
       auto const [stream, device, thread] = *mine.at_end;  // the state ends with the release
-      if (stream.get() == cudaStreamPerThread && thread != std::this_thread::get_id()) {
-        throw usage_error(call,
-                          "the `hoisted`" + detail::line_text(" of ", mine.made) +
-                              " ends on another thread than the one whose cudaStreamPerThread "
-                              "release_at_end() was given",
-                          "end it on that thread, or give a stream of your own");
-      }
       std::optional<device_scope> its;
       if (is_ambiguous(stream.get())) its.emplace(device);
       require_no_capture(call, stream);

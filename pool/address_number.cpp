@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See address_number.hpp: a file of its own.
+// Apart from unity builds, so that it can be replaced at the link.
 #include "address_number.hpp"
 
 namespace escrow::inline v0_2 {

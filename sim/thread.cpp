@@ -39,10 +39,11 @@ thread_local thread_record* mine = nullptr;
 // Runs behind the destructors of the thread's own objects, which may call CUDA.
 pthread_key_t end_of_thread() {
   pthread_key_t key{};
-  static_cast<void>(pthread_key_create(&key, [](void* record) {
+  int const failure = pthread_key_create(&key, [](void* record) {
     mine = nullptr;
     delete static_cast<thread_record*>(record);
-  }));
+  });
+  if (failure != 0) give_up("no key is left for what is known of threads");
   return key;
 }
 

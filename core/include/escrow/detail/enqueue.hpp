@@ -30,10 +30,10 @@ void require_function(char const* call, Call const& function, source_location wh
     function != nullptr;
   };
   if constexpr (may_be_null) {
-    if (function != nullptr) return;
-    called_at(call, where, [&] {
-      throw usage_error(call, "the function is null", "give one that enqueues the work");
-    });
+    if (function == nullptr) {
+      throw usage_error(
+          usage_error(call, "the function is null", "give one that enqueues the work"), where);
+    }
   }
 }
 

@@ -120,8 +120,8 @@ class ESCROW_API graph_exec {
   // copies() of them, which saves the GPU time between small graphs; what remains is launched one
   // by one. As without copies, no two runs overlap, on any streams: after a launch whose end is not
   // known, an exec with copies throws cuda_error on another stream than that one's. 0: does
-  // nothing. Throws as launch(); after a cuda_error that names cudaGraphLaunch and says how many
-  // runs were enqueued, these run.
+  // nothing; more than 2^31 - 1 throws usage_error. Throws as launch(); after a cuda_error that
+  // names cudaGraphLaunch and says how many runs were enqueued, these run.
   void launch_many(stream_ref stream, std::size_t times,
                    source_location where = source_location::current());
 

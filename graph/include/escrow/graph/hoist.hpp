@@ -85,7 +85,8 @@ class ESCROW_API hoisted {
   // cudaStreamWaitEvent.
   void release_after(event_ref ready, source_location where = source_location::current());
   // The destructor will call release_after(stream), also if an exception ends this early: nothing
-  // is leaked then. `stream` must be alive then, and not capturing. Throws std::bad_alloc too.
+  // is leaked then. `stream` must be alive then, and not capturing; cudaStreamPerThread needs this
+  // thread. Throws std::bad_alloc too.
   void release_at_end(stream_ref stream, source_location where = source_location::current());
   // Releases now: no launch outside of launch() may be in flight, and none at all if the end of the
   // last one is not known.
