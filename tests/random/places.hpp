@@ -126,6 +126,7 @@ struct lease_place {
   void* memory = nullptr;     // of a block
   bool is_local = false;      // its claimer or stream may keep the slot
   bool was_kept = false;      // before the claim, on the same stream
+  bool was_perhaps = false;   // or beside it: a claimer was there
   std::uint64_t claimer = 0;  // that it was claimed through, by serial
   bool is_over = false;       // its capture, as the library knows
   bool is_in_graphs = false;  // of other captures, or of nodes

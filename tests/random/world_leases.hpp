@@ -57,6 +57,7 @@ struct world_leases : world_pools {
     bool const was_kept = slot.is_kept && capture.is_none();
     meet(slot_of_a_claimer_went_to_another_stream, was_kept && slot.kept_on != s);
     place.was_kept = was_kept && slot.kept_on == s;
+    place.was_perhaps = place.was_kept || keepers_of(slot.home, s, true) != 0;
     check_claimed(place.slot, capture);
     slot.may_be_ahead = slot.generation > 1;
     slot.leased = true;

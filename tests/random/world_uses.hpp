@@ -53,7 +53,7 @@ struct world_uses : world_leases {
   bool may_lack_an_event(lease_place const& place) const {
     bool const is_recordable = capture_at(place.stream).is_none() && !is_blocked(place.stream) &&
                                streams_[place.stream].handle != cudaStreamPerThread;
-    return place.is_local && !is_recordable;
+    return (place.is_local || place.was_perhaps) && !is_recordable;
   }
 
   /// Whether work of before may still use the slot, which a capture cannot wait for; or on its
