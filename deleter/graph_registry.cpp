@@ -52,12 +52,12 @@ void graph_registry::add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_
                               lease_spans leases, cudaGraph_t root) {
   std::lock_guard const lock(mutex_);
   entry const* const found = find(original);
-  if (found == nullptr || (found->sets.empty() && !found->is_hoisted)) return;
-  bool const is_hoisted = found->is_hoisted;
+  if (found == nullptr || (found->sets.empty() && found->hoists.empty())) return;
+  auto hoists = found->hoists;
   auto orders = found->orders;               // also of what was hoisted
   note(id, copy, std::vector(found->sets));  // another entry may be moved
   entry& its = entries_.find(copy)->second;
-  its.is_hoisted = is_hoisted;
+  its.hoists.swap(hoists);
   its.orders.swap(orders);
   its.copied_leases.swap(leases);
   if (its.is_owned) return;
@@ -69,12 +69,14 @@ void graph_registry::add_copy(cudaGraph_t original, std::uint64_t id, cudaGraph_
   if (!is_hidden(copy)) expose_sets(its);
 }
 
-void graph_registry::remove_hoisted(reference_set& set, cudaGraph_t graph) noexcept {
+void graph_registry::remove_hoisted(reference_set& set, cudaGraph_t graph,
+                                    hoist_ref const& by) noexcept {
   std::lock_guard const lock(mutex_);
   auto const found = entries_.find(graph);
   if (found == entries_.end()) return;
-  found->second.is_hoisted = true;
-  // seal() has made room.
+  // seal() has made room, here and below.
+  auto& hoists = found->second.hoists;
+  if (hoists.empty() || hoists.back() != by) hoists.push_back(by);
   if (set.is_exclusive()) found->second.orders.push_back(set.order_);
   set.hoisted_off_ = found->second.id;
   if (set.hoisted_off_ == set.id_) set.leave_its_graph();
@@ -143,6 +145,7 @@ std::vector<reference_set*> graph_registry::seal(cudaGraph_t graph) {
   entry* const found = &its->second;
   std::erase_if(found->orders, [](auto const& each) { return each.expired(); });
   found->orders.reserve(found->orders.size() + found->sets.size());  // see remove_hoisted()
+  found->hoists.reserve(found->hoists.size() + 1);
   note_outliving(*found);  // nobody seals a graph that is being captured into
   std::vector<reference_set*> sealed = found->sets;
   for (reference_set* const each : sealed) each->phase_ = reference_set::phase::sealed;
@@ -169,7 +172,11 @@ graph_registry::known_graph graph_registry::known(cudaGraph_t graph) const noexc
   std::lock_guard const lock(mutex_);
   entry const* const found = find(graph);
   if (found == nullptr) return {};
-  return {found->id, found->is_owned, found->is_hoisted || !found->sets.empty()};
+  known_graph its{found->id, found->is_owned, !found->hoists.empty() || !found->sets.empty()};
+  for (auto const& each : found->hoists) {
+    if (each->is_released.load(std::memory_order_relaxed)) its.released = each;
+  }
+  return its;
 }
 
 bool graph_registry::is_empty() const noexcept {
@@ -197,7 +204,8 @@ bool graph_registry::has_sealed(std::uint64_t id, cudaGraph_t graph,
   std::lock_guard const lock(mutex_);
   entry const* const found = find(graph, id);
   if (found == nullptr) return false;
-  return found->is_hoisted || std::ranges::any_of(found->sets, [&group](reference_set* const each) {
+  return !found->hoists.empty() ||
+         std::ranges::any_of(found->sets, [&group](reference_set* const each) {
            return each->phase_ == reference_set::phase::sealed && each->order_.get() == &group;
          });
 }

@@ -179,7 +179,7 @@ void graph_registry::clear(entries::iterator dead) noexcept {
   dead->second.orders.clear();
   dead->second.leases.clear(spare_leases_);
   dead->second.copied_leases.clear();
-  dead->second.is_hoisted = false;
+  dead->second.hoists.clear();
   dead->second.is_exposed = false;
   dead->second.has_parts = false;
   dead->second.part_of = nullptr;
@@ -187,7 +187,7 @@ void graph_registry::clear(entries::iterator dead) noexcept {
 
 void graph_registry::erase_if_unused(entries::iterator found) noexcept {
   entry& unused = found->second;
-  if (!unused.sets.empty() || unused.is_hoisted || unused.is_owned) return;
+  if (!unused.sets.empty() || !unused.hoists.empty() || unused.is_owned) return;
   unused.leases.clear(spare_leases_);
   entries_.erase(found);
 }

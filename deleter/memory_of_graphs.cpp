@@ -32,11 +32,15 @@ held_memory graph_registry::memory_of(std::span<cudaGraph_t const> graphs) const
   std::lock_guard const lock(mutex_);
   for (cudaGraph_t const graph : graphs) {
     entry const* const found = find(graph);
-    bool const is_exact =
-        found != nullptr && !found->is_hoisted && !(found->sets.empty() && found->is_exposed);
+    auto const is_released = [](auto const& by) {
+      return by->is_released.load(std::memory_order_relaxed);
+    };
+    bool const is_exact = found != nullptr && std::ranges::all_of(found->hoists, is_released) &&
+                          !(found->sets.empty() && found->is_exposed);
     all.may_hold_more |= !is_exact;
     if (found == nullptr) continue;
     for (reference_set const* const each : found->sets) each->list_memory(all);
+    if (found->sets.empty() && !found->hoists.empty() && is_exact) continue;
     for (lease_span const& each : found->copied_leases) add(*each.lease);
     found->leases.for_each([&](auto const& each) { add(*each); });
   }

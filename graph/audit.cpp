@@ -81,10 +81,9 @@ void auditor::walk(char const* call, cudaGraph_t root) {
       for (node_words::word const& each : words_.of(node, type)) {
         constexpr std::uint64_t least = 1U << 16U;
         if (each.value < least) continue;
-        known_address its = lookup_.find(each.value);
-        bool const is_freed = its.what == kind::freed || its.what == kind::unmapped;
+        known_address its = lookup_.find(each.value, with_freed_);
         if (its.what == kind::unknown || its.what == kind::block) continue;
-        if (is_freed && !with_freed_) continue;
+        if (its.what == kind::unmapped && !with_freed_) continue;
         suspects_.push_back({graph, node, type, each, std::move(its)});
       }
     }

@@ -14,6 +14,7 @@ namespace escrow::inline v0_2 {
 
 class graph_ref;
 struct audit_finding;
+struct hoist_note;
 enum class audit_use : std::uint8_t;
 
 // As audit(), for a function `call`. `with_freed`: without, what is freed is not looked at.
@@ -27,5 +28,10 @@ enum class audited_call : std::uint8_t { capture, instantiate };
 // audit(). By default nothing is audited while a sharing group is parked.
 void refuse_audited(char const* call, graph_ref const& graph, audit_use use, audited_call what,
                     std::span<cudaGraph_t const> bodies = {});
+
+// Throws usage_error if the graph still uses memory that the `hoisted` has released, and as
+// audit(). `by`: null: nothing is asked.
+void refuse_released(char const* call, graph_ref const& graph, hoist_note const* by,
+                     std::span<cudaGraph_t const> bodies);
 
 }  // namespace escrow::inline v0_2

@@ -119,12 +119,14 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
   relaxed_capture_scope const relaxed;
   refuse_audited(call, source, options.audit, audited_call::instantiate, options.bodies);
   graph_survey const survey = survey_for_exec(call, source.get(), source.core(), options.bodies);
+  refuse_released(call, source, survey.released.get(), options.bodies);
   is_bare_ = !survey.lacks_bodies;
   is_conditional_ = survey.conditionals != 0;
   clusters_ = survey.clusters;
   claims_ = survey.claims;
   if (source.core() != nullptr) source_ = source.core()->weak_from_this();
   hoist_scope off(call, survey);
+  auto const by = std::make_shared<hoist_note>();  // an exec_set, which has the graph
   now_ = holding_of(off.sets());
   cudaGraphExec_t made = nullptr;
   {
@@ -144,7 +146,7 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
   }
   exec_.reset(made);
   row_ = row_of(source.get());
-  if (after == references::stay_off) off.keep_off(source.core());
+  if (after == references::stay_off) off.keep_off(source.core(), by);
   graph_registry::global().note_ordered(now_.held);
   if ((options.flags & cudaGraphInstantiateFlagDeviceLaunch) != 0) {
     graph_registry::global().note_device_launches(now_.held);
@@ -279,16 +281,18 @@ std::string graph_exec::state::update(char const* call, graph_ref source,
                                       holding& before) {
   relaxed_capture_scope const relaxed;
   graph_survey survey = survey_for_exec(call, source.get(), source.core(), bodies);
+  refuse_released(call, source, survey.released.get(), bodies);
   if (survey.clusters != clusters_ && !(survey.clusters.all.empty() && clusters_.all.empty())) {
     return "a kernel runs in clusters of another size, or nodes with clusters were added in "
            "another order, which CUDA's update would not see";
   }
   hoist_scope off(call, survey);
+  auto const by = std::make_shared<hoist_note>();  // an exec_set, which has the graph
   holding next = holding_of(off.sets());
   owned<cudaGraphExec_t> row = row_of(source.get());
   std::string refused = updated(exec(), source.get(), fit::unknown);
   if (!refused.empty()) return refused;
-  if (after == references::stay_off) off.keep_off(source.core());
+  if (after == references::stay_off) off.keep_off(source.core(), by);
   is_bare_ = !survey.lacks_bodies;
   claims_.update(std::move(survey.claims));
   row_ = std::move(row);

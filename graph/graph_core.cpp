@@ -352,8 +352,9 @@ cudaGraph_t graph_core::detach() {
   note_exposed();
   graph_registry& registry = graph_registry::global();
   // The handle alone no longer identifies the graph.
-  auto [id, is_owned, is_used] = registry.known(native());
-  if (id == 0 && is_used) id = graph_id_of(native()).value_or(0);
+  auto const known = registry.known(native());
+  std::uint64_t id = known.id;
+  if (id == 0 && known.is_used) id = graph_id_of(native()).value_or(0);
   registry.disown(native(), id);
   forget_payloads();
   for (body const& each : bodies) registry.drop_body(each.graph);

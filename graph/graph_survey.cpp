@@ -67,7 +67,9 @@ group_set survey_tree(char const* call, cudaGraph_t graph, graph_survey& found,
   identify(call, graph);
   graph_registry& registry = graph_registry::global();
   registry.forget_released(0, graph);
-  if (registry.known(graph).is_used) found.known.insert(graph);
+  auto const its = registry.known(graph);
+  if (its.is_used) found.known.insert(graph);
+  if (its.released != nullptr) found.released = its.released;
   child_graphs const children = children_of(graph);
   found.conditionals += children.conditionals.size();
   if (found.is_for_exec) {
@@ -210,10 +212,10 @@ hoist_scope::~hoist_scope() {
   }
 }
 
-void hoist_scope::keep_off(graph_core* core) noexcept {
+void hoist_scope::keep_off(graph_core* core, hoist_ref const& by) noexcept {
   for (; off_ != 0; --off_) {
     taken const& each = placed_[off_ - 1];
-    graph_registry::global().remove_hoisted(*each.set, each.graph);
+    graph_registry::global().remove_hoisted(*each.set, each.graph, by);
     if (each.set->object() != nullptr) release_object(each.set->object(), each.set->accounts());
   }
   if (core != nullptr) core->forget_payloads();

@@ -33,8 +33,9 @@ struct graph_survey {
   graph_registry::group_set groups;  // of all
   // Of each kernel that runs in clusters, its place and their size: see graph_shape. For an exec.
   kernel_clusters clusters;
-  exec_claims claims;  // for an exec
-  group_pins pins;     // of a copy: they are not parked meanwhile
+  exec_claims claims;                          // for an exec
+  std::shared_ptr<hoist_note const> released;  // of any of them
+  group_pins pins;                             // of a copy: they are not parked meanwhile
 };
 
 // Walks `root`, its child graphs, and `bodies`. `core`: that of Escrow's graph, which it seals;
@@ -80,7 +81,8 @@ class hoist_scope {
   ~hoist_scope();
 
   [[nodiscard]] reference_sets const& sets() const noexcept { return sets_; }  // each once
-  void keep_off(graph_core* core) noexcept;  // makes the removal permanent; `core`: surveyed
+  // Makes the removal permanent. `core`: surveyed.
+  void keep_off(graph_core* core, hoist_ref const& by) noexcept;
 
  private:
   struct taken {

@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "audited_call.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
@@ -63,7 +64,8 @@ struct ESCROW_LOCAL hoisted::state {
   void require_known_end(char const* call, stream_ref const* stream);
 
   source_location made;
-  holding all;  // its end: of `at_end`, made in advance
+  hoist_ref note = nullptr;  // of its graph
+  holding all;               // its end: of `at_end`, made in advance
   bool is_bare;
   // See release_at_end(). A default stream is that of its device, or of its thread.
   struct end_on {
@@ -181,6 +183,7 @@ hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies, source_l
   return detail::called_at("hoist", where, [&] {
     relaxed_capture_scope const relaxed;
     graph_survey const survey = survey_of("hoist", source.get(), source.core(), bodies);
+    refuse_released("hoist", source, survey.released.get(), bodies);
     hoist_scope off("hoist", survey);
     if (off.sets().empty() && !survey.known.empty()) {
       throw usage_error("hoist", "the graph was hoisted before, and holds nothing new since",
@@ -188,7 +191,8 @@ hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies, source_l
     }
     auto taken =
         std::make_shared<hoisted::state>(hold_all(off.sets()), !survey.lacks_bodies, where);
-    off.keep_off(source.core());
+    taken->note = std::make_shared<hoist_note>(where);
+    off.keep_off(source.core(), taken->note);
     for (auto& each : taken->all.held) graph_registry::global().note_hoisted(each, true);
     return hoisted(std::move(taken));
   });
@@ -249,7 +253,13 @@ void hoisted::record_and_release(char const* call, stream_ref stream) {
     if (end->state == end_state::unknown) check(status, "cudaEventRecord");
     mine.all.end = end;
   }
-  state_.reset();  // the references wait for that end, and that of the last turn
+  end();  // the references wait for that end, and that of the last turn
+}
+
+// No exec may be created of the graph from now on.
+void hoisted::end() noexcept {
+  state_->note->is_released.store(true, std::memory_order_relaxed);
+  state_.reset();
 }
 
 void hoisted::release_after(event_ref ready, source_location where) {
@@ -290,7 +300,7 @@ void hoisted::release(source_location where) {
     if (mine.turns.end->state == end_state::unknown) mine.turns.end->state = end_state::none;
   }
   mine.all.end = nullptr;  // the references are dropped at once
-  state_.reset();
+  end();
 }
 
 bool hoisted::is_bare() const noexcept {

@@ -9,6 +9,7 @@
 #include "audited_call.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/graph/audit.hpp"
+#include "escrow/internal/hoist_note.hpp"
 #include "escrow/internal/parked_group.hpp"
 
 // There if the simulated runtime is linked in the runtime's place.
@@ -51,6 +52,19 @@ void refuse_audited(char const* call, graph_ref const& graph, audit_use use, aud
   std::string problem = text.substr(0, advice);
   if (found.size() > 1) problem += " (and " + std::to_string(found.size() - 1) + " more)";
   throw usage_error(call, problem, text.substr(advice + 2));
+}
+
+void refuse_released(char const* call, graph_ref const& graph, hoist_note const* by,
+                     std::span<cudaGraph_t const> bodies) {
+  if (by == nullptr) return;
+  std::vector<audit_finding> const found = audit_for(call, graph, bodies, false);
+  if (found.empty()) return;
+  std::string const& text = found.front().text;
+  throw usage_error(
+      call,
+      "the `hoisted`" + detail::line_text(" of ", by->made) +
+          " has released what the graph uses: " + text.substr(0, text.find(" is of ")),
+      "create and launch all execs of a graph before that, or capture again");
 }
 
 }  // namespace escrow::inline v0_2

@@ -101,12 +101,13 @@ memory_book::ranges::const_iterator memory_book::around(ranges const& all, std::
   return address < found->second.end ? found : all.end();
 }
 
-known_address memory_book::find(std::uintptr_t address) {
+known_address memory_book::find(std::uintptr_t address, bool with_freed) {
   using kind = known_address::kind;
   std::lock_guard const lock(mutex_);
   for (auto const& [all, what] : {std::pair{&slots_, kind::slot}, std::pair{&blocks_, kind::block},
                                   std::pair{&arenas_, kind::arena}, std::pair{&ended_, kind::freed},
                                   std::pair{&older_, kind::freed}}) {
+    if (what == kind::freed && !with_freed) break;
     auto const found = around(*all, address);
     if (found == all->end()) continue;
     known_address its{.what = what, .of = found->second.label};

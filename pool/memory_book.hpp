@@ -63,7 +63,7 @@ class memory_book final : public address_lookup {
   void add_pool(cudaMemPool_t made);
   void remove_pool(cudaMemPool_t doomed) noexcept;
 
-  [[nodiscard]] known_address find(std::uintptr_t address) override;
+  [[nodiscard]] known_address find(std::uintptr_t address, bool with_freed) override;
   [[nodiscard]] bool is_others(std::uintptr_t address) override;
 
  private:

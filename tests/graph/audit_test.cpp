@@ -306,5 +306,38 @@ TEST_F(Audit, ChangesNothingOfTheCallers) {
   EXPECT_EQ(after, before);
 }
 
+TEST_F(Audit, OfAGraphWhoseHoistedIsReleasedRefusesExecs) {
+  auto const claim = [&](cudaStream_t on) {
+    auto const block = scratch.claim<int>(on, values);
+    must(launch_add(on, block.data(), 1));
+  };
+  graph const source = captured(claim);
+  graph_exec other(captured([](cudaStream_t on) { must(launch_tiny(on)); }));
+  hoisted held = hoist(source);
+  graph const copy = source.clone();
+  { graph_exec const meanwhile(source); }  // NOLINT(bugprone-unused-raii): it must be allowed
+  held.release();
+  for (graph const* const each : {&source, &copy}) {
+    expect_error<usage_error>([&] { graph_exec const late(*each); },
+                              {"graph_exec::graph_exec: the `hoisted` of ", "audit_test.cpp",
+                               " has released what the graph uses: kernel", "argument 0: 0x",
+                               "before that, or capture again"});
+  }
+  expect_error<usage_error>([&] { static_cast<void>(other.update(source)); },
+                            {"graph_exec::update: the `hoisted`"});
+  graph parent;
+  parent.add_child(source);
+  expect_error<usage_error>([&] { graph_exec const late(parent); }, {"has released"});
+}
+
+TEST_F(Audit, OfAHoistedGraphWithoutSuchMemoryRefusesNothing) {
+  graph const source = captured([&](cudaStream_t on) {
+    auto const block = scratch.claim<int>(on, values);
+    must(launch_tiny(on));
+  });
+  hoist(source).release();
+  EXPECT_NO_THROW(graph_exec(source).launch(one));
+}
+
 }  // namespace
 }  // namespace escrow::test

@@ -29,7 +29,8 @@ struct world_graphs : world_retired {
   }
   /// Whether branches of the graph might run concurrently that share a slot.
   bool may_be_refused(graph_place const& place) const {
-    return (run_->shares && (place.is_parent || place.is_single)) || has_claims_twice(place);
+    return (run_->shares && (place.is_parent || place.is_single)) || has_claims_twice(place) ||
+           (place.is_hoisted && is_any_let_go_);  // it may use what is another's now
   }
 
   /// What a copy of a graph keeps. `known`: Escrow made it.

@@ -163,6 +163,7 @@ struct world_launches : world_execs {
       must(cudaSetDevice(0));
     }
     bool const is_entered = turns_[h].has_value();
+    is_any_let_go_ = true;
     outcome const result = attempt(is_entered, false, [&] {
       if (way == 0) return hoisted_[h]->release_after(stream_ref(streams_[s].handle));
       if (way == 1) return hoisted_[h]->release_after(event_ref(recorded));

@@ -341,6 +341,7 @@ struct world_state {
   bool is_careless_ = false;   // what leaks a slot is done, too
   bool is_disturbed_ = false;  // a fault was injected: later calls may have to throw
   bool is_stopped_ = false;
+  bool is_any_let_go_ = false;         // a hoisted was released
   std::size_t leaked_by_hoisted_ = 0;  // that were destroyed without a release
   std::size_t deferred_releases_ = 0;  // of leases that may have ended where nothing was recorded
   bool do_allocations_vary_ = false;   // with the heap's addresses: none is made to fail

@@ -36,8 +36,8 @@ struct known_address {
 // Thread safety: any thread; find() calls no CUDA function.
 class address_lookup {
  public:
-  // Throws std::bad_alloc.
-  [[nodiscard]] virtual known_address find(std::uintptr_t address) = 0;
+  // `with_freed`: else what is freed is unknown. Throws std::bad_alloc.
+  [[nodiscard]] virtual known_address find(std::uintptr_t address, bool with_freed) = 0;
   // Of a freed one: whether it is in memory that somebody else has allocated since. Throws
   // cuda_error, std::bad_alloc. Source: cuPointerGetAttributes.
   [[nodiscard]] virtual bool is_others(std::uintptr_t address) = 0;

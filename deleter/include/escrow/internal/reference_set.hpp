@@ -25,6 +25,7 @@
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/internal/group_lease.hpp"
 #include "escrow/internal/held_memory.hpp"
+#include "escrow/internal/hoist_note.hpp"
 #include "escrow/internal/kept_sets.hpp"
 #include "escrow/internal/launch_order.hpp"
 #include "escrow/internal/never_destroyed.hpp"
@@ -251,7 +252,7 @@ class graph_registry {
   [[nodiscard]] std::optional<unknown_launches> unknown_launches_of(group_order const& group) const;
   // hoist() takes the set off that graph. The entry stays, so that a second hoist is noticed: until
   // the graph ends, or, of a plain graph, another one with its handle does.
-  void remove_hoisted(reference_set& set, cudaGraph_t graph) noexcept;
+  void remove_hoisted(reference_set& set, cudaGraph_t graph, hoist_ref const& by) noexcept;
   // The graph is alive, and not the sets that a recapture released.
   void forget_released(std::uint64_t id, cudaGraph_t graph) noexcept;
   // The capture of that graph ends: see reference_set::captures_ended(). `id` 0: it is not known.
@@ -261,14 +262,14 @@ class graph_registry {
   // The set is not, or no longer, on that graph.
   void remove(reference_set& set, cudaGraph_t graph) noexcept;
   void forget_set(reference_set& set) noexcept;
-
   void remove_set(reference_set& doomed) noexcept;
 
   // The newest graph with this handle that is known.
   struct known_graph {
     std::uint64_t id = 0;  // 0: not known
     bool is_owned = false;
-    bool is_used = false;  // it holds something, or was hoisted
+    bool is_used = false;                                  // it holds something, or was hoisted
+    std::shared_ptr<hoist_note const> released = nullptr;  // the last such one
   };
   [[nodiscard]] known_graph known(cudaGraph_t graph) const noexcept;
 
@@ -360,7 +361,7 @@ class graph_registry {
   struct entry {
     std::uint64_t id = 0;  // the newest capture's; 0: not known, and it is owned
     bool is_owned = false;
-    bool is_hoisted = false;
+    hoist_notes hoists;             // empty: it was not hoisted
     bool is_exposed = false;        // see expose()
     bool has_parts = false;         // others may be `part_of` it
     cudaGraph_t part_of = nullptr;  // a child graph, at any depth, of this one, owned then
@@ -371,7 +372,6 @@ class graph_registry {
     lease_spans copied_leases;  // of what it is a copy of
   };
   using entries = std::unordered_map<cudaGraph_t, entry>;
-
   [[nodiscard]] group_set orders_of(cudaGraph_t graph, bool of_groups) const;
   [[nodiscard]] static bool is_it(entry const& known, std::uint64_t id) noexcept {
     return id == 0 || known.is_owned || known.id == id;

@@ -66,7 +66,8 @@ class ESCROW_API graph_exec {
   //   Throws usage_error if parts of the graph use one sharing_group and might run concurrently, or
   // a child graph uses the slot of a lease between its claim and release; so do update() and
   // hoist(). Instead add the parts as child graphs of a new graph, by graph::add_child(): that
-  // makes a single line of nodes.
+  // makes a single line of nodes. Throws it, too, if nodes use memory of a pool that the graph's
+  // `hoisted` has released.
   explicit graph_exec(graph_ref source, instantiate_options const& options = {},
                       source_location where = source_location::current());
   graph_exec(graph_exec&& other) noexcept;

@@ -107,6 +107,7 @@ class ESCROW_API hoisted {
   [[nodiscard]] state& require(char const* call) const;
   [[nodiscard]] state& require_outside(char const* call) const;  // not inside launch()
   void record_and_release(char const* call, stream_ref stream);
+  void end() noexcept;
 
   std::shared_ptr<state> state_;  // null once released; a launch() that runs has it, too
 };
