@@ -4,6 +4,7 @@
 
 #include <array>
 #include <bit>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -24,6 +25,7 @@
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/own_stream.hpp"
 #include "escrow/internal/spin_lock.hpp"
+#include "search.hpp"
 #include "slot.hpp"
 
 namespace escrow::inline v0_2 {
@@ -46,6 +48,7 @@ struct ESCROW_LOCAL stream_allocator::state {
   struct allocation {
     claimed_slot memory;
     std::uint64_t turn = 0;
+    bool is_recording = false;  // a record_stream() of it goes on
   };
   // Those of addresses. Cache-line aligned: no false sharing between threads.
   struct alignas(64) shard {
@@ -83,14 +86,13 @@ struct ESCROW_LOCAL stream_allocator::state {
     map allocated;
     std::vector<map::node_type> unused;
     std::uint64_t turns = 0;  // addresses given out
-    // Guards its leases against two calls of record_stream(); held across their CUDA calls.
-    std::mutex recording;
   };
 
   state(pool_options const& options, scratch_policy const& policy, source_location where)
       : pool(options, policy, where),
         label(options.label),
         device(options.device == -1 ? current_device() : options.device),
+        wait_max(options.capture_wait_max),
         core(options.deleter != nullptr ? options.deleter->core() : deleter::global().core()) {}
   ~state() {
     std::size_t leaked = 0;
@@ -174,7 +176,8 @@ struct ESCROW_LOCAL stream_allocator::state {
   // Takes the address out, and calls `end` with the lease. If that throws, the address is back.
   template <class End>
   void end_allocation(char const* call, void* address, End end) {
-    auto [taken, turn] = allocation_of(call, address, true);
+    allocation const its_last = allocation_of(call, address, true);
+    claimed_slot taken = its_last.memory;
     shard& its = shard_of(address);
     try {
       end(taken);
@@ -187,7 +190,7 @@ struct ESCROW_LOCAL stream_allocator::state {
     }
     shard::map::node_type freed;
     std::lock_guard const lock(its.mutex);
-    freed = its.forget(address, turn);
+    freed = its.forget(address, its_last.turn);
   }
 
   // Calls twice if need be, since the caller cannot: the failure may not repeat. Misuse does, and
@@ -205,10 +208,40 @@ struct ESCROW_LOCAL stream_allocator::state {
     }
   }
 
+  // For a record_stream() of the address, whose lease one call at a time may use: false while
+  // another thread's goes on.
+  bool begin_recording(void const* address, std::uint64_t turn) noexcept {
+    shard& its = shard_of(address);
+    std::lock_guard const lock(its.mutex);
+    auto const at = its.allocated.find(address);
+    bool const is_there = at != its.allocated.end() && at->second.turn == turn;
+    return !is_there || !std::exchange(at->second.is_recording, true);
+  }
+  void end_recording(void const* address, std::uint64_t turn) noexcept {
+    shard& its = shard_of(address);
+    std::lock_guard const lock(its.mutex);
+    auto const at = its.allocated.find(address);
+    if (at != its.allocated.end() && at->second.turn == turn) at->second.is_recording = false;
+  }
+
   void record_stream(char const* call, stream_ref stream, void* address) {
-    claimed_slot const memory = allocation_of(call, address, false).memory;
-    std::lock_guard const lock(shard_of(address).recording);
-    slot_pool::record_stream(memory, stream, call);
+    allocation const its = allocation_of(call, address, false);
+    std::optional<host_wait> for_another;  // no lock is held across CUDA's calls
+    while (!begin_recording(address, its.turn)) {
+      if (!for_another) for_another.emplace();
+      if (for_another->go_on(wait_max)) continue;
+      throw usage_error(call,
+                        "another thread's record_stream() of `memory` has not returned, after "
+                        "pool_options::capture_wait_max",
+                        "look what CUDA waits for there");
+    }
+    struct recording {
+      state& in;
+      void const* address;
+      std::uint64_t turn;
+      ~recording() { in.end_recording(address, turn); }
+    } const until_then{*this, address, its.turn};
+    slot_pool::record_stream(its.memory, stream, call);
   }
 
   // For allocations without a stream. Throws cuda_error.
@@ -225,6 +258,7 @@ struct ESCROW_LOCAL stream_allocator::state {
   scratch_pool pool;
   std::string const label;
   int const device;
+  std::chrono::nanoseconds const wait_max;
   deleter_core& core;
   std::array<shard, 61> shards;
   std::mutex mutex;  // guards the creation of the stream in `own`

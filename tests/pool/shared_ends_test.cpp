@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a lease's end waits for if its memory is used by an address; and whose memory and slots a
 // pool takes.
+#include <array>
 #include <escrow/pool/stream_allocator.hpp>
+#include <thread>
+#include <vector>
 
 #include "pool_world.hpp"
 
@@ -33,6 +36,33 @@ TEST_F(SharedEnd, OfAnAllocationInARetiredOwnerWaitsForWhatItsDestructorEnqueued
   sync(one);
   void* const next = memory.allocate(one, 64);  // this call records what was deferred
   memory.deallocate(one, next);
+}
+
+TEST_F(SharedEnd, OfAnAllocationWaitsForStreamsThatSeveralThreadsRecordAtOnce) {
+  stream_allocator memory(with(options(1), &pool_options::deleter, worker.get()));
+  void* const shared = memory.allocate(one, 64);
+  std::array<owned_stream, 4> streams;
+  for (owned_stream& each : streams) each = make_stream();
+  {
+    std::vector<std::jthread> threads;
+    for (owned_stream const& each : streams) {
+      threads.emplace_back([&] {
+        for (int i = 0; i < 100; ++i) memory.record_stream(each.get(), shared);
+      });
+    }
+  }
+  for (owned_stream const& each : streams) {
+    must(launch_wait_flag(each, flag.get()));
+    must(cudaMemsetAsync(shared, 1, 64, each));
+  }
+  memory.deallocate(one, shared);
+  void* const next = memory.allocate(two, 64);
+  EXPECT_EQ(next, shared);
+  EXPECT_TRUE(stays_busy(two));
+  flag.raise();
+  sync(two);
+  for (owned_stream const& each : streams) EXPECT_EQ(cudaStreamQuery(each), cudaSuccess);
+  memory.deallocate(two, next);
 }
 
 TEST(PoolMemory, OfACallersPoolIsRefusedOnAnotherDevice) {

@@ -81,7 +81,8 @@ class ESCROW_API stream_allocator {
 
   // The memory is used on `stream` too, as lease::record_stream: also a graph gets memory of before
   // its capture, if `stream` captures. Memory of a capture only while the stream of its allocation
-  // is alive. Takes a lock; not concurrently with the memory's end.
+  // is alive. While another thread records the same memory, waits for at most
+  // options.capture_wait_max. Not concurrently with the memory's end.
   void record_stream(stream_ref stream, void* memory,
                      source_location where = source_location::current());
 
