@@ -28,7 +28,9 @@ std::string_view usual_note(cudaError_t status) noexcept {
       return "a capture may not wait for work that is not part of it: wait before it begins, or "
              "record the event in it";
     default:
-      return {};
+      if (!is_sticky(status)) return {};
+      return "the device is lost to this process, mostly by an earlier kernel or copy: find it by "
+             "compute-sanitizer or CUDA_LAUNCH_BLOCKING=1";
   }
 }
 
@@ -91,7 +93,8 @@ std::string detail::size_text(std::size_t size, std::string_view unit) {
 }
 
 void detail::terminate_thrown(char const* function) noexcept {
-  static_cast<void>(std::fprintf(stderr, "escrow: %s threw, which it must not\n", function));
+  static_cast<void>(
+      std::fprintf(stderr, "escrow: %s threw, which it must not: catch inside of it\n", function));
   std::terminate();  // which prints the exception
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "escrow/core/error.hpp"
+#include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/reference_set.hpp"
 
@@ -55,7 +56,7 @@ bool graph_registry::append(std::uint64_t id, cudaGraph_t graph, reclaimable& me
 
 reference_set::reference_set(deleter_core& core, int device, std::shared_ptr<launch_order> order)
     : reclaimable(core, release_lane::recycle, device, &reclaim_set),
-      order_(order != nullptr ? std::move(order) : std::make_shared<launch_order>()) {
+      order_(order != nullptr ? std::move(order) : make_apart<launch_order>()) {
   core.queue_of(release_lane::destroy).reserve_places(1);
 }
 

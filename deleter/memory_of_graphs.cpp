@@ -10,7 +10,9 @@ void reference_set::list_memory(held_memory& to) const {
   if (is_closed() || is_off_graphs()) return;
   for (auto const& each : members_) {
     if (each->is_slot()) {
-      to.slots.insert(static_cast<slot_reference const&>(*each).slot_address());
+      auto const& its = static_cast<slot_reference const&>(*each);
+      to.slots.insert(its.slot_address());
+      to.has_owners |= its.may_own();
       continue;
     }
     to.has_owners = true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pins of calls, and the list of all groups.
 #include "escrow/internal/parked_group.hpp"
+#include "escrow/detail/shared_count.hpp"
 
 #include <atomic>
 #include <mutex>
@@ -60,7 +61,7 @@ group_pins::~group_pins() {
 }
 
 std::shared_ptr<group_order> make_group(sharing_options options) {
-  auto made = std::make_shared<group_order>(std::move(options));
+  auto made = make_apart<group_order>(std::move(options));
   group_list& all = listed();
   std::lock_guard const lock(all.mutex);
   std::erase_if(all.groups, [](auto const& each) { return each.expired(); });

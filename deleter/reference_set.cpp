@@ -14,7 +14,13 @@ namespace escrow::inline v0_2 {
 
 void reference_set::list_members(std::vector<reclaimable const*>& found) const {
   if (is_closed()) return;
-  for (auto const& each : members_) found.push_back(each.get());
+  for (auto const& each : members_) {
+    found.push_back(each.get());
+    if (each->is_slot()) continue;
+    for (reclaimable const* part = each->next_; part != nullptr; part = part->next_) {
+      if (part->is_slot()) found.push_back(part);  // a node has a share of it
+    }
+  }
 }
 
 bool kept_sets::add(reference_set& set) {

@@ -18,6 +18,7 @@
 #include "escrow/internal/retry_cleanup.hpp"
 #include "graph_tree.hpp"
 #include "kernel_attributes.hpp"
+#include "why_invalid.hpp"
 
 namespace escrow::inline v0_2 {
 
@@ -29,6 +30,14 @@ member_use node_use(retired_object const& owner) {
   return std::min(owner.use(), member_use::written);
 }
 
+void report_misuse(char const* api, char const* problem, char const* advice) noexcept {
+  try {
+    deleter::global().core().report(usage_error(api, problem, advice));
+  } catch (std::exception const&) {
+    // No memory for the text.
+  }
+}
+
 template <class Handle>
 void destroy(Handle doomed, cudaError_t (*end)(Handle), char const* api) noexcept {
   // Outside Relaxed mode, destroying an exec invalidates a capture.
@@ -36,6 +45,10 @@ void destroy(Handle doomed, cudaError_t (*end)(Handle), char const* api) noexcep
     graph_lifetime_lock const lock;
     return end(doomed);
   });
+  if (status == cudaErrorInvalidValue) {
+    return report_misuse(api, "it was destroyed already",
+                         "leave what get() gives to its owner, or detach() it");
+  }
   if (status != cudaErrorNotPermitted) return;
   // In a CUDA callback, where CUDA destroys nothing: the worker does.
   owned<Handle> left(doomed);
@@ -201,8 +214,10 @@ cudaGraphNode_t graph_core::add(cudaGraph_t in, std::span<cudaGraphNode_t const>
             "cudaGraphAddKernelNode");
     } else {
       refuse_parked_groups("add", in);  // CUDA looks at the addresses of copies and fills
-      check(cudaGraphAddNode(&made, in, after.data(), nullptr, after.size(), &params),
-            "cudaGraphAddNode");
+      cudaError_t const status =
+          cudaGraphAddNode(&made, in, after.data(), nullptr, after.size(), &params);
+      check(status, "cudaGraphAddNode", source_location::current(),
+            status == cudaErrorInvalidValue ? why_refused(params) : std::string_view());
     }
     return made;
   };

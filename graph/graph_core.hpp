@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "escrow/detail/retired_object.hpp"
+#include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/reference_set.hpp"
 
@@ -150,7 +151,7 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   bool is_exposed_ = false;
   bool is_changed_ = false;  // nodes were changed or destroyed since seal()
   reference_sets placed_;    // on the graph, with all payloads
-  std::shared_ptr<launch_order> order_ = std::make_shared<launch_order>();
+  std::shared_ptr<launch_order> order_ = make_apart<launch_order>();
 };
 
 }  // namespace escrow::inline v0_2

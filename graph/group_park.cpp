@@ -123,19 +123,17 @@ steady::time_point soon(steady::time_point end) {
   return std::min(end, steady::now() + std::chrono::milliseconds(100));
 }
 
-void refuse_living(std::string const& lease) {
-  if (lease.empty()) return;
-  throw usage_error(parking, lease + " lives in the group's arena",
-                    "release it before; if it was retired, wait for its stream");
+void refuse_used(group_memory::use const& found) {
+  if (!found.problem.empty()) throw usage_error(parking, found.problem, found.advice);
 }
 
-void wait_for_leases(group_memory& memory, steady::time_point end) {
-  std::string found;
+void wait_for_uses(group_memory& memory, steady::time_point end) {
+  group_memory::use found;
   static_cast<void>(comes_true(soon(end), [&] {
-    found = memory.living();
-    return found.empty();
+    found = memory.used();
+    return found.problem.empty();
   }));
-  refuse_living(found);
+  refuse_used(found);
 }
 
 void refuse_unknown_launches(group_order const& group, steady::time_point end) {
@@ -158,7 +156,7 @@ void wait_for_pins(group_order const& group, steady::time_point end) {
 
 std::size_t park_memory(group_memory& memory, group_order const& group, park_options const& how,
                         steady::time_point end, parked_mark& mark) {
-  refuse_living(memory.close());
+  refuse_used(memory.close());
   try {
     refuse_unknown_launches(group, end);
     return memory.park(how.keep_contents);
@@ -182,7 +180,7 @@ std::size_t park_group(std::shared_ptr<group_order> const& group, park_options c
     // waits or refuses.
     wait_for_pins(*group, end);
     if (auto const known = group->known_memory()) {
-      wait_for_leases(*known, end);
+      wait_for_uses(*known, end);
       refuse_unknown_launches(*group, end);
     }
     parked_mark mark(*group);

@@ -6,6 +6,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "escrow/version.hpp"
 
@@ -15,5 +16,9 @@ namespace escrow::inline v0_2 {
 // left. `bodies`: all that are known. Throws std::bad_alloc.
 [[nodiscard]] std::string why_invalid(cudaGraph_t graph, std::span<cudaGraph_t const> bodies,
                                       unsigned long long flags);
+
+// Why CUDA refused to add a node with these parameters, as an invalid value; empty: it is not
+// known.
+[[nodiscard]] std::string_view why_refused(cudaGraphNodeParams const& params) noexcept;
 
 }  // namespace escrow::inline v0_2

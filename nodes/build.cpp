@@ -2,6 +2,9 @@
 // Adding nodes; what they keep is graph_core's.
 #include "escrow/nodes/build.hpp"
 
+#include <algorithm>
+#include <vector>
+
 #include "escrow/detail/cuda12.hpp"
 #include "graph_core.hpp"
 #include "node_notes.hpp"
@@ -141,7 +144,7 @@ node graph_builder_ref::join(std::vector<node> const& others, source_location wh
     if (after_ != nullptr) after.push_back(after_);
     for (node const& each : others) {
       require_beside(call, "one of `others`", each);
-      if (each.after_ != after_) after.push_back(each.after_);
+      if (std::ranges::find(after, each.after_) == after.end()) after.push_back(each.after_);
     }
     cudaGraphNodeParams params{};
     params.type = cudaGraphNodeTypeEmpty;

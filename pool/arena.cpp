@@ -8,6 +8,7 @@
 
 #include "device_store.hpp"
 #include "escrow/core/error.hpp"
+#include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/launch_order.hpp"
 #include "escrow/internal/reference_set.hpp"
@@ -18,7 +19,7 @@ std::shared_ptr<arena> arena::of(group_order& group, int device) {
   std::lock_guard const lock(group.memory_mutex);
   if (group.memory == nullptr) {
     if (!address_range::is_possible_on(device)) return nullptr;
-    group.memory = std::make_shared<arena>(group, device);
+    group.memory = make_apart<arena>(group, device);
     device_store::global().add(device, group.memory);
   }
   return std::static_pointer_cast<arena>(group.memory);

@@ -130,8 +130,8 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
   void end_rests(slot_pool const* of) noexcept;
 
   // arena_parking.cpp
-  [[nodiscard]] std::string living() override;
-  [[nodiscard]] std::string close() override;
+  [[nodiscard]] use used() override;
+  [[nodiscard]] use close() override;
   void reopen() noexcept override;
   std::size_t park(bool keep_contents) override;
   [[nodiscard]] bool is_whole() const noexcept override { return range_.is_whole(); }
@@ -163,7 +163,7 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
     its.group = &group_;
     its.offset = offset;
   }
-  [[nodiscard]] std::string living_now() const;  // of living(), under the lock
+  [[nodiscard]] use used_now() const;  // of used(), under the lock
 
   // A range that a lease of the graph has used, until a later claim covers it.
   struct released_range {

@@ -36,24 +36,38 @@ void arena::end_copies() {
   copying_.reset();
 }
 
-std::string arena::living() {
+arena::use arena::used() {
   std::lock_guard const lock(mutex_);
-  return living_now();
+  return used_now();
 }
 
-std::string arena::living_now() const {
+arena::use arena::used_now() const {
+  auto const name_of = [](arena_place const& place) {
+    return " of \"" + place.of->label + "\"" + detail::line_text(" (claimed at ", place.where, ")");
+  };
   for (arena_place const* const each : taken_) {
     if (each->its_state != arena_place::state::taken) continue;  // its lease has ended
-    return "a lease of \"" + each->of->label + "\"" +
-           detail::line_text(" (claimed at ", each->where, ")");
+    return {"a lease" + name_of(*each) + " lives in the group's arena",
+            "release it before; if it was retired, wait for its stream"};
+  }
+  for (auto const& [graph, its] : graphs_) {
+    for (arena_place const& each : its.places) {
+      // Relaxed: see there.
+      if (each.held == nullptr || each.held->held_outside_.load(std::memory_order_relaxed) == 0) {
+        continue;
+      }
+      return {"a graph of another capture, or a node, has the memory of a lease" + name_of(each) +
+                  " in the group's arena",
+              "destroy that graph and its execs before"};
+    }
   }
   return {};
 }
 
-std::string arena::close() {
+arena::use arena::close() {
   {
     std::lock_guard const lock(mutex_);
-    if (std::string found = living_now(); !found.empty()) return found;
+    if (use found = used_now(); !found.problem.empty()) return found;
     is_closed_ = true;
   }
   end_rests(nullptr);

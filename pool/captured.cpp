@@ -134,6 +134,10 @@ std::size_t graph_hold::bytes() const noexcept {
   return held_.place_ == nullptr ? held_.resource_->bytes : 0;
 }
 
+bool graph_hold::may_own() const noexcept {
+  return held_.place_ == nullptr && held_.resource_->bytes == 0;
+}
+
 slot_reference::range_end graph_hold::range() const noexcept {
   if (held_.place_ == nullptr) return {};
   // Relaxed: a number.
@@ -157,6 +161,7 @@ graph_hold& slot_pool::state::make_hold(slot& taken, std::uint64_t id, bool is_c
   }
   reuse.add(taken, id, is_claim, where);
   core.count_in_graphs(+1);
+  if (!is_claim) taken.held_outside_.fetch_add(1, std::memory_order_relaxed);  // see there
   hold->capture_id_ = id;
   hold->is_claim_ = is_claim;
   static_cast<void>(extra.release());  // drop_hold() deletes it
@@ -175,6 +180,7 @@ void slot_pool::state::hold_in_graph(slot& taken, capture_info const& capture, b
   } catch (...) {
     if (!is_taken) {  // else it is reclaimed with its set
       core.count_in_graphs(-1);
+      if (!is_claim) taken.held_outside_.fetch_sub(1, std::memory_order_relaxed);
       static_cast<void>(reuse.remove(taken, capture.id, is_claim));  // it is leased
       if (&hold != &taken.first_hold_) delete &hold;
     }
@@ -189,6 +195,7 @@ void graph_hold::drop_hold(reclaimable& thing) noexcept {
   std::uint64_t const capture_id = hold.capture_id_;
   bool const is_claim = hold.is_claim_;
   in.core.count_in_graphs(-1);
+  if (!is_claim) held.held_outside_.fetch_sub(1, std::memory_order_relaxed);
   if (&hold != &held.first_hold_) delete &hold;
   if (!in.reuse.remove(held, capture_id, is_claim)) return;
   held.last_in_group_.reset();

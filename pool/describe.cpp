@@ -126,7 +126,7 @@ scratch_stats slot_pool::stats_in_bytes() const noexcept {
       now.bytes_in_use += (its.slots - its.idle - its.in_graphs) * of_each;
     }
     if (each.bytes == 0) {
-      now.bytes = its.slots * of_each;
+      now.bytes = its.slots * of_each + now.bytes_leaked;
       now.bytes_peak = its.slots_peak * of_each;
     }
   });

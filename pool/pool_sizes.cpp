@@ -92,7 +92,7 @@ bool pool_sizes::reserve(size_class const& of, std::size_t left_to_others) noexc
 
 void pool_sizes::give_back(size_class const& of, end how) noexcept {
   if (how == end::destroyed) returned_.fetch_add(1, std::memory_order_relaxed);
-  if (how == end::leaked) leaked_.fetch_add(of.bytes, std::memory_order_relaxed);
+  if (how == end::leaked) leaked_.fetch_add(of.bytes_each(), std::memory_order_relaxed);
   given_back_.fetch_add(1, std::memory_order_relaxed);       // before there is room: see moves()
   reserved_.fetch_sub(of.bytes, std::memory_order_release);  // see look_for_room()
 }

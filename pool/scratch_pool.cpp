@@ -112,6 +112,9 @@ std::size_t scratch_pools::device_count(source_location where) {
 scratch_pool& scratch_pools::on(int device, source_location where) {
   constexpr char const* call = "scratch_pools::on";
   detail::called_at(call, where, [&] {
+    if (places_.empty()) {
+      throw usage_error(call, "the pools were moved from", "use those that they were moved to");
+    }
     slot_pool::require_device("`device`", device, static_cast<int>(places_.size()));
   });
   return places_[static_cast<std::size_t>(device)].get([&](auto& place) {

@@ -17,6 +17,7 @@
 #include "deferred_slots.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/detail/reclaimable.hpp"
+#include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/group_scope.hpp"
@@ -230,7 +231,7 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
 
   // Graphs.
   capture_reuse reuse;
-  std::shared_ptr<kept_sets> const kept = std::make_shared<kept_sets>();  // held_until_closed
+  std::shared_ptr<kept_sets> const kept = make_apart<kept_sets>();  // held_until_closed
   arena_use in_arena;
   std::shared_ptr<lease_origin const> const of_leases;  // of a pool in a group
 

@@ -139,7 +139,8 @@ void refuse_beside_capture_change(api_call const& c, stream_state const& stream)
   if (user == 0 || user == c.me.number) return;
   give_up(std::string(c.name) + " on " + describe_this_thread() + " beside " +
           stream.capture_change->call + " on thread " + std::to_string(user) +
-          ": CUDA's driver crashes in a call with a stream whose capture begins or ends");
+          ": CUDA's driver crashes in a call with a stream whose capture begins or ends; "
+          "let one thread at a time use it");
 }
 
 cudaError_t begin_capture(api_call& c, std::shared_ptr<stream_state> const& stream,

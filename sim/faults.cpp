@@ -6,8 +6,11 @@
 #include <escrow/sim/faults.hpp>
 #include <escrow/sim/recording.hpp>
 
+#include <dlfcn.h>
+
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace escrow::sim {
@@ -17,6 +20,14 @@ void require_failure(char const* call, std::uint64_t nth, cudaError_t error) {
   std::string const name = std::string("escrow::sim::") + call;
   if (nth == 0) throw std::invalid_argument(name + ": 1 is the next call, not 0");
   if (error == cudaSuccess) throw std::invalid_argument(name + ": cudaSuccess fails nothing");
+}
+
+void require_function(char const* call, std::string_view api) {
+  bool const can_tell = dlsym(RTLD_DEFAULT, "cudaMalloc") != nullptr;  // not if linked statically
+  if (!can_tell || !api.starts_with("cuda")) return;  // the driver's are not looked up
+  if (dlsym(RTLD_DEFAULT, std::string(api).c_str()) != nullptr) return;
+  throw std::invalid_argument(std::string("escrow::sim::") + call + ": there is no function " +
+                              std::string(api) + "; name the runtime's function as it is called");
 }
 }  // namespace
 
@@ -36,6 +47,7 @@ void fail_nth_here(std::uint64_t n, cudaError_t error) {
 
 void fail_call(std::string_view api, cudaError_t error, std::uint64_t nth, std::uint64_t times) {
   require_failure("fail_call", nth, error);
+  require_function("fail_call", api);
   auto& s = model::the();
   std::lock_guard lock(s.mutex);
   s.faults_by_name[std::string(api)].push_back({error, nth - 1, times});
@@ -44,6 +56,7 @@ void fail_call(std::string_view api, cudaError_t error, std::uint64_t nth, std::
 void fail_call_here(std::string_view api, cudaError_t error, std::uint64_t nth,
                     std::uint64_t times) {
   require_failure("fail_call_here", nth, error);
+  require_function("fail_call_here", api);
   auto& s = model::the();
   std::lock_guard lock(s.mutex);
   auto const caller = model::this_thread().number;

@@ -131,14 +131,14 @@ void c_call::copy_text(std::string const& from, char* text, std::size_t capacity
   total = from.size();
 }
 
-pool_options pool_options_of(int device, escrow_options const& given) {
+pool_options pool_options_of(c_call by, int device, escrow_options const& given) {
   pool_options result;
   result.device = device;
   if (given.slots_max != 0) result.slots_max = given.slots_max;
   result.host_wait_max = time_of(given.host_wait_max_ns);
   if (given.capture_wait_max_ns != 0) result.capture_wait_max = time_of(given.capture_wait_max_ns);
   if (given.label != nullptr) result.label = given.label;
-  if (given.group != nullptr) result.group = given.group->held;
+  if (given.group != nullptr) result.group = by.need(given.group, "options->group").held;
   result.track_leases = given.track_leases != 0;
   result.streams_outlive_pool = given.streams_outlive_pool != 0;
   if (given.reclaim_wait_max_ns != 0) result.reclaim_wait_max = time_of(given.reclaim_wait_max_ns);

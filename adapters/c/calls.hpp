@@ -138,6 +138,6 @@ void destroy_without_gil(char const* function, T* handle) noexcept {
   return std::chrono::nanoseconds(std::min<std::uint64_t>(ns, most.count()));
 }
 
-[[nodiscard]] pool_options pool_options_of(int device, escrow_options const& given);
+[[nodiscard]] pool_options pool_options_of(c_call by, int device, escrow_options const& given);
 
 }  // namespace escrow::inline v0_2

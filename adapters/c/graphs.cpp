@@ -109,13 +109,14 @@ escrow_status escrow_group_unpark(escrow_group* group, size_t* bytes) {
 escrow_status escrow_park_all(escrow_park_options const* options, escrow_parked_report report,
                               void* user) {
   without_gil others_run;
-  return run(__func__,
-             [&](c_call by) { tell(park_all(options_of(by, options)), report, user, others_run); });
+  return run(__func__, [&](c_call by) {
+    tell(park_all(options_of(by, options), by.where), report, user, others_run);
+  });
 }
 
 escrow_status escrow_unpark_all(escrow_parked_report report, void* user) {
   without_gil others_run;
-  return run(__func__, [&](c_call /*by*/) { tell(unpark_all(), report, user, others_run); });
+  return run(__func__, [&](c_call by) { tell(unpark_all(by.where), report, user, others_run); });
 }
 
 namespace {
@@ -187,6 +188,7 @@ escrow_status escrow_exec_update_or_create(escrow_exec** exec, cudaGraph_t graph
     escrow_exec* const given = by.need(exec, "exec");
     static_cast<void>(by.need(graph, "graph"));
     instantiate_options options{.flags = flags, .bodies = by.bodies(bodies, body_count)};
+    if (given != nullptr) static_cast<void>(by.need(given, "*exec"));
     bool const is_updated = given != nullptr && is_updated_to(given->held, graph, options.bodies);
     if (given == nullptr) {
       create_exec(by, graph, options, exec);
@@ -258,7 +260,7 @@ escrow_status escrow_hoist(cudaGraph_t graph, cudaGraph_t const* bodies, size_t 
   return run_without_gil(__func__, [&](c_call by) {
     escrow_hoisted*& result = by.need(hoisted, "hoisted");
     static_cast<void>(by.need(graph, "graph"));
-    result = new escrow_hoisted{{}, hoist(graph, by.bodies(bodies, body_count))};
+    result = new escrow_hoisted{{}, hoist(graph, by.bodies(bodies, body_count), by.where)};
   });
 }
 

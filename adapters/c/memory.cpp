@@ -39,7 +39,7 @@ escrow_status escrow_allocator_create(int device, escrow_options const* options,
     if (given.bytes_max != 0) policy.bytes_max = given.bytes_max;
     policy.idle_max = time_of(given.idle_max_ns);
     if (given.pinned_host != 0) policy.source = memory_source::pinned_host();
-    result = new escrow_allocator{{}, stream_allocator(pool_options_of(device, given), policy)};
+    result = new escrow_allocator{{}, stream_allocator(pool_options_of(by, device, given), policy)};
   });
 }
 
@@ -159,6 +159,7 @@ escrow_status escrow_memory_report_json(char* text, size_t capacity, size_t* len
 escrow_status escrow_process_statistics(int device, escrow_process_stats* stats) {
   return run(__func__, [&](c_call by) {
     static_cast<void>(by.need(stats, "stats"));
+    if (device < -1) by.refuse("device", "is no device", "pass one, or -1 for all");
     memory_report const report = report_memory();
     escrow_process_stats now{};
     auto const is_asked = [device](auto const& of) { return device < 0 || of.device == device; };

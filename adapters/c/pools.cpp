@@ -42,6 +42,30 @@ escrow_status claim(char const* function, claim_function how, escrow_pool* pool,
   return status;
 }
 
+int given_device(int device) {
+  if (device == -1) check(cudaGetDevice(&device), "cudaGetDevice");
+  return device;
+}
+
+// A pool's device is the current one during this scope. Throws cuda_error.
+class pool_device {
+ public:
+  explicit pool_device(int device) {
+    check(cudaGetDevice(&before_), "cudaGetDevice");
+    if (before_ == device) return;
+    check(cudaSetDevice(device), "cudaSetDevice");
+    is_other_ = true;
+  }
+  pool_device(pool_device&&) = delete;
+  ~pool_device() {
+    if (is_other_) static_cast<void>(cudaSetDevice(before_));
+  }
+
+ private:
+  int before_ = 0;
+  bool is_other_ = false;
+};
+
 }  // namespace
 
 escrow_status escrow_pool_create(int device, escrow_resource_functions const* functions,
@@ -69,7 +93,8 @@ escrow_status escrow_pool_create(int device, escrow_resource_functions const* fu
     };
     resource_pool<void*>::recycle_function recycle;
     if (its.recycle != nullptr) {
-      recycle = [its](void* resource, stream_ref stream) {
+      recycle = [its, of = given_device(device)](void* resource, stream_ref stream) {
+        pool_device const current(of);
         check(as_called([&] { return its.recycle(its.user, resource, stream.get()); }),
               "escrow_resource_functions::recycle");
       };
@@ -78,7 +103,7 @@ escrow_status escrow_pool_create(int device, escrow_resource_functions const* fu
       if (its.destroy != nullptr) its.destroy(its.user, resource);
     };
     result = new escrow_pool{
-        {}, resource_pool<void*>(pool_options_of(device, given), make, recycle, destroy)};
+        {}, resource_pool<void*>(pool_options_of(by, device, given), make, recycle, destroy)};
   });
 }
 

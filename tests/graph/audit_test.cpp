@@ -330,6 +330,19 @@ TEST_F(Audit, OfAGraphWhoseHoistedIsReleasedRefusesExecs) {
   expect_error<usage_error>([&] { graph_exec const late(parent); }, {"has released"});
 }
 
+TEST_F(Audit, FindsNothingInAPooledObjectThatOwnsALease) {
+  struct workspace {
+    buffer_lease<int> sums;
+  };
+  resource_pool<workspace> workspaces(options(1),
+                                      [&] { return workspace{scratch.claim<int>(one, values)}; });
+  graph const uses = captured([&](cudaStream_t on) {
+    auto const claimed = workspaces.claim(on);
+    must(launch_add(on, claimed->sums.data(), 1));
+  });
+  expect_healthy(uses);
+}
+
 TEST_F(Audit, OfAHoistedGraphWithoutSuchMemoryRefusesNothing) {
   graph const source = captured([&](cudaStream_t on) {
     auto const block = scratch.claim<int>(on, values);

@@ -36,6 +36,32 @@ TEST_F(GroupParkRefusals, IsRefusedWhileALeaseLives) {
   group->unpark();
 }
 
+TEST_F(GroupParkRefusals, IsRefusedWhileAnotherGraphOrANodeHasALeasesMemory) {
+  errors_expected = true;  // the lease outlives its capture
+  std::optional<buffer_lease<int>> kept;
+  graph const source = captured([&](cudaStream_t on) {
+    kept.emplace(scratch().claim<int>(on, 64));
+    must(launch_add(on, kept->data(), 1));
+  });
+  std::string const problem = "has the memory of a lease of \"blocks of 256 bytes\" (claimed at ";
+  std::string const remedy = "destroy that graph and its execs before";
+  std::optional<graph> other(captured([&](cudaStream_t on) { kept->record_stream(on); }));
+  graph built;
+  static_cast<void>(
+      build(built).add(kernel_node(function_of<int*, int>(kernel_id::add), {}, *kept, 1)));
+  kept.reset();
+  expect_no_park({problem, remedy});
+  std::optional<graph_exec> exec(*other);
+  other.reset();
+  expect_no_park({problem, remedy});
+  exec->launch(two);
+  exec.reset();
+  sync(two);
+  expect_no_park({problem, remedy});  // the node has it
+  built = graph();
+  park_and_back();
+}
+
 TEST_F(GroupParkRefusals, WaitsForTheWorkerWhereALeaseWasRetired) {
   errors_expected = true;  // the lease outlives its capture
   std::optional<lease<device_block>> kept;

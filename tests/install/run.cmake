@@ -33,7 +33,7 @@ function(expect_refusal expected)
   endif()
 endfunction()
 
-# The library that pkg-config names, without CMake.
+# The library that pkg-config names, without CMake. The arguments are the sanitizers of other programs.
 function(consume_by_pkg_config)
   find_program(pkg_config NAMES pkg-config pkgconf)
   if(NOT pkg_config)
@@ -50,7 +50,7 @@ function(consume_by_pkg_config)
   set(ENV{LD_LIBRARY_PATH} ${libraries})
   run(${root}/by_pkg_config)
   # A program with a sanitizer, and the library without.
-  foreach(sanitizer address thread)
+  foreach(sanitizer IN LISTS ARGN)
     run(${COMPILER} -std=c++20 -g -fsanitize=${sanitizer} ${SOURCE_DIR}/sanitized.cpp -o ${root}/${sanitizer} ${flags})
     run(${root}/${sanitizer})
   endforeach()
@@ -82,7 +82,7 @@ endfunction()
 if(FROM STREQUAL installed)
   run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
   consume(found ${examples} -DCMAKE_PREFIX_PATH=${prefix})
-  consume_by_pkg_config()
+  consume_by_pkg_config(address thread)
   check_debian_package()
   expect_refusal("ESCROW_CUDA_INCLUDE_DIR to the folder of cuda_runtime_api.h \\(it is \"${SOURCE_DIR}\"\\)"
     -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON -DESCROW_CUDA_INCLUDE_DIR=${SOURCE_DIR})
@@ -103,5 +103,5 @@ else()
     -DBUILD_SHARED_LIBS=OFF -DESCROW_INSTALL=ON)
   run(${CMAKE_COMMAND} --install ${root}/built --prefix ${prefix})
   consume(found ${SOURCE_DIR} -DEXAMPLES=${examples} -DCMAKE_PREFIX_PATH=${prefix} -DCOMPONENTS=simulated)
-  consume_by_pkg_config()
+  consume_by_pkg_config(address)  # of a static library the program's ThreadSanitizer sees a half
 endif()

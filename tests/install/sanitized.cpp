@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a consumer's test does, under a sanitizer, with the library as it is installed.
+#include <dlfcn.h>
+
 #include <array>
 #include <escrow/escrow.hpp>
+#include <escrow/sim.hpp>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -32,6 +36,12 @@ void use_everything(cudaStream_t stream) {
       escrow::check(cudaMemsetAsync(memory.data(), 0, 16, on.get()), "cudaMemsetAsync");
     }));
     exec.launch(stream);
+    escrow::graph const hoisted = escrow::capture(stream, [&](escrow::stream_ref on) {
+      auto const memory = scratch.claim<int>(on, 4);
+      escrow::check(cudaMemsetAsync(memory.data(), 0, 16, on.get()), "cudaMemsetAsync");
+    });
+    escrow::hoist(hoisted).release_after(stream);
+    if (i % 8 == 0) std::this_thread::sleep_for(1ms);  // the worker is first
   }
   static_cast<void>(scratch.close_for(10s));
 }
@@ -70,9 +80,23 @@ void share(std::array<cudaStream_t, 4> const& streams) {
   for (std::thread& each : threads) each.join();
 }
 
+// The simulator knows which functions there are, if it is a shared library.
+bool refuses_faults_of_unknown_calls() {
+  if (dlsym(RTLD_DEFAULT, "cudaMalloc") == nullptr) return true;
+  try {
+    escrow::sim::fail_call("cudaMallocFromPool", cudaErrorMemoryAllocation);
+  } catch (std::invalid_argument const&) {
+    escrow::sim::fail_call("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
+    escrow::sim::clear_faults();
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 int main() {
+  if (!refuses_faults_of_unknown_calls()) return 1;
   std::array<cudaStream_t, 4> streams{};
   for (cudaStream_t& each : streams) {
     escrow::check(cudaStreamCreateWithFlags(&each, cudaStreamNonBlocking), "cudaStreamCreate");

@@ -42,6 +42,7 @@ TEST_F(BuildEdges, AJoinWaitsForThePlaceAndForAllOthers) {
   node const joined = first.join({second, third});
   EXPECT_EQ(type_of(joined), cudaGraphNodeTypeEmpty);
   EXPECT_TRUE(same(predecessors_of(joined), {first, second, third}));
+  EXPECT_TRUE(same(predecessors_of(first.join({second, second, first})), {first, second}));
   EXPECT_TRUE(same(predecessors_of(first.join({first})), {first}));
   EXPECT_TRUE(same(predecessors_of(build(*built).join({second, third})), {second, third}));
   EXPECT_TRUE(predecessors_of(build(*built).join()).empty());

@@ -86,5 +86,13 @@ TEST(PoolOptions, HaveRoomForOneSlotAtLeast) {
                             {"`slots_max` is 0", "give 1 or more"});
 }
 
+TEST(ScratchPools, ThatWereMovedFromSaySo) {
+  scratch_pools from;
+  scratch_pools const to = std::move(from);
+  expect_error<usage_error>(
+      [&] { static_cast<void>(from.on(0)); },  // NOLINT(bugprone-use-after-move)
+      {"scratch_pools::on: ", "were moved from"});
+}
+
 }  // namespace
 }  // namespace escrow::test

@@ -217,7 +217,7 @@ TEST_F(Injection, OfNothingIsRefused) {
 TEST_F(Injection, ClearedFaultsDoNotHappenAndLastErrorAndNamesNeverFailAndDoNotCount) {
   sim::fail_nth(1, cudaErrorUnknown);
   sim::fail_call("cudaGetDevice", cudaErrorUnknown);
-  sim::fail_call("cudaNoSuchCall", cudaErrorUnknown, 1, 3);
+  sim::fail_call("cudaMemset", cudaErrorUnknown, 1, 3);
   sim::fail_nth_here(1, cudaErrorUnknown);
   EXPECT_EQ(sim::faults_pending(), 6U);
   sim::clear_faults();

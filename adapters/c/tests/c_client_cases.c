@@ -275,6 +275,24 @@ static void c_a_handle_that_was_destroyed_is_refused_by_name(void) {
   escrow_group_destroy(group);
   EXPECT(strstr(escrow_last_error(), "escrow_group_destroy: `handle` was destroyed") != NULL);
   escrow_group_destroy(NULL);
+  escrow_allocator* late = NULL;
+  EXPECT_STATUS(ESCROW_USAGE_ERROR,
+                escrow_allocator_create(
+                    -1, &(escrow_options){.size = sizeof(escrow_options), .group = group}, &late));
+  EXPECT(strstr(escrow_last_error(), "`options->group` was destroyed") != NULL);
+  cudaGraph_t graph = NULL;
+  EXPECT(cudaGraphCreate(&graph, 0) == cudaSuccess);
+  escrow_exec* exec = NULL;
+  EXPECT_OK(escrow_exec_create(graph, 0, NULL, 0, &exec));
+  escrow_exec_destroy(exec);
+  bool is_created = false;
+  EXPECT_STATUS(ESCROW_USAGE_ERROR,
+                escrow_exec_update_or_create(&exec, graph, 0, NULL, 0, &is_created));
+  EXPECT(strstr(escrow_last_error(), "`*exec` was destroyed") != NULL);
+  EXPECT(cudaGraphDestroy(graph) == cudaSuccess);
+  escrow_process_stats of_all = {.size = sizeof(escrow_process_stats)};
+  EXPECT_STATUS(ESCROW_USAGE_ERROR, escrow_process_statistics(-7, &of_all));
+  EXPECT(strstr(escrow_last_error(), "`device` is no device") != NULL);
   escrow_captured* const other = (escrow_captured*)new_memory((escrow_options){0});
   EXPECT(escrow_captured_graph(other) == NULL);
   EXPECT(strstr(escrow_last_error(), "`captured` is no handle of this type") != NULL);

@@ -16,6 +16,37 @@ static cudaError_t recycle(void* user, void* resource, cudaStream_t stream) {
   return cudaSuccess;
 }
 
+static int seen_device;
+static cudaError_t recycle_on_its_device(void* user, void* resource, cudaStream_t stream) {
+  (void)user, (void)resource, (void)stream;
+  return cudaGetDevice(&seen_device);
+}
+
+static void c_resources_are_recycled_on_the_pools_device(void) {
+  int devices = 0;
+  EXPECT(cudaGetDeviceCount(&devices) == cudaSuccess);
+  int const other = devices - 1;  // the same, if there is one
+  EXPECT(cudaSetDevice(other) == cudaSuccess);
+  cudaStream_t stream = NULL;
+  EXPECT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  EXPECT(cudaSetDevice(0) == cudaSuccess);
+  escrow_options const options = {.size = sizeof options, .slots_max = 1};
+  escrow_resource_functions const functions = {.make = &make, .recycle = &recycle_on_its_device};
+  escrow_pool* pool = NULL;
+  EXPECT_OK(escrow_pool_create(other, &functions, &options, &pool));
+  seen_device = -1;
+  for (int i = 0; i < 2; ++i) {
+    escrow_lease* lease = NULL;
+    EXPECT_OK(escrow_pool_claim(pool, stream, &lease));
+    EXPECT_OK(escrow_lease_release(lease, stream));
+  }
+  EXPECT(seen_device == other);
+  int now = -1;
+  EXPECT(cudaGetDevice(&now) == cudaSuccess && now == 0);
+  escrow_pool_destroy(pool);
+  EXPECT(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
 static escrow_pool* new_pool(escrow_options options) {
   escrow_resource_functions const functions = {.make = &make};
   escrow_pool* pool = NULL;
@@ -201,6 +232,7 @@ static void c_null_is_refused_for_ends_of_leases(void) {
 }
 
 c_case const c_lease_cases[] = {
+    CASE(c_resources_are_recycled_on_the_pools_device),
     CASE(c_resources_for_the_host_are_used_by_no_work),
     CASE(c_resources_are_for_the_host_by_an_option),
     CASE(c_kept_resources_are_shared_with_no_graph),

@@ -146,6 +146,8 @@ class slot_reference : public reclaimable {
     std::size_t bytes = 0;
   };
   [[nodiscard]] virtual range_end range() const noexcept = 0;
+  // It has a resource of the caller's type, which may own leases, not a block.
+  [[nodiscard]] virtual bool may_own() const noexcept = 0;
   virtual void enter(reference_set const& set) noexcept = 0;  // it becomes a member
 
  protected:

@@ -102,11 +102,15 @@ struct group_memory {
   // far uses that.
   virtual void end_scope(group_scope const& ended) noexcept = 0;
 
-  // For parking, by the thread that has the group's turn. living(): a lease in it, in words; empty
-  // if there is none. close(): the same, and if there is none, no claim gets memory from now on,
-  // until reopen().
-  [[nodiscard]] virtual std::string living() = 0;
-  [[nodiscard]] virtual std::string close() = 0;
+  // For parking, by the thread that has the group's turn. used(): what has memory in it that the
+  // group's launches do not order, a lease or a graph; no problem: there is nothing. close(): the
+  // same, and if there is nothing, no claim gets memory from now on, until reopen().
+  struct use {
+    std::string problem;
+    char const* advice = nullptr;
+  };
+  [[nodiscard]] virtual use used() = 0;
+  [[nodiscard]] virtual use close() = 0;
   virtual void reopen() noexcept = 0;
   // The pages go, the addresses stay. Returns the bytes. Throws cuda_error, std::bad_alloc:
   // is_whole() tells whether all is mapped as before.

@@ -267,7 +267,8 @@ auto share_of(std::remove_reference_t<Argument>& argument) {
   } else {
     constexpr bool is_moved = !std::is_reference_v<Argument> && !std::is_const_v<given>;
     static_assert(is_moved,
-                  "the owner of this argument cannot be shared: std::move it into the launch");
+                  "the owner of this argument cannot be shared: std::move it into the launch, or "
+                  "pass its data(), if it outlives the work");
     if constexpr (is_moved) {
       return moved_in<T>(argument);
     } else {

@@ -109,7 +109,10 @@ class lease {
   // too. The caller keeps the lease and orders the graph's launches with other work on the
   // resource. A share kept as a node's argument ends with the last graph, exec and launch that uses
   // it, even while the worker is busy. Throws usage_error if the lease is empty, std::bad_alloc.
-  [[nodiscard]] slot_share share_with_node() { return slot_pool::share_with_node(claimed_); }
+  [[nodiscard]] slot_share share_with_node(source_location where = source_location::current()) {
+    return detail::called_at("lease::share_with_node", where,
+                             [this] { return slot_pool::share_with_node(claimed_); });
+  }
 
   // False once released or moved from.
   [[nodiscard]] explicit operator bool() const noexcept { return claimed_.what != nullptr; }
@@ -145,7 +148,9 @@ struct kernel_argument_traits<lease<T>> {
     return kernel_argument_traits<T>::device_value(claimed.get(source_location()));
   }
   static void before_launch(lease<T>& claimed, stream_ref stream) { claimed.before_launch(stream); }
-  static slot_share owner_for_node(lease<T>& claimed) { return claimed.share_with_node(); }
+  static slot_share owner_for_node(lease<T>& claimed) {
+    return claimed.share_with_node(source_location());
+  }
   static std::size_t bytes(lease<T> const& claimed) requires(sized_argument<T>) {
     return kernel_argument_traits<T>::bytes(claimed.get(source_location()));
   }

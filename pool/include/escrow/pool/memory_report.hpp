@@ -78,7 +78,7 @@ struct group_layout {
 struct graph_memory {
   std::uint64_t id = 0;  // of the capture; 0: built by hand
   std::size_t slots = 0;
-  std::size_t owners = 0;       // of deleter::retire()
+  std::size_t owners = 0;       // of deleter::retire(), and of nodes
   std::size_t bytes = 0;        // of slots of known size; with the next
   std::size_t arena_bytes = 0;  // up to its last place in an arena, which other graphs use, too
   std::size_t graphs = 0;       // known graphs that hold it; 0: only execs or plain copies do

@@ -11,7 +11,8 @@ namespace escrow::sim {
 
 // A call that is failed has no effect but its error, which is also the thread's last error. Never
 // failed: cudaGetLastError, cudaPeekAtLastError, cudaGetErrorName, cudaGetErrorString. Any thread
-// may call these. std::invalid_argument: `n` or `nth` is 0, or `error` is cudaSuccess.
+// may call these. std::invalid_argument: `n` or `nth` is 0, `error` is cudaSuccess, or there is no
+// function `api`.
 
 // The n-th API call from now fails once, whichever thread makes it; 1 is the next. An error that
 // loses the device (fail_device) fails more than one call: the device that is current for that call
