@@ -106,6 +106,11 @@ std::string_view advice_for(cudaError_t instantiated, bool is_conditional) noexc
 
 }  // namespace
 
+// Made before anything changes. An exec_set has the graph, too, so that nothing is released.
+hoist_ref graph_exec::state::note_of(references after) {
+  return after == references::stay_off ? std::make_shared<hoist_note>() : nullptr;
+}
+
 graph_exec::state::state(char const* call, graph_ref source, instantiate_options const& options,
                          references after)
     : copies_wanted_(options.copies),
@@ -126,7 +131,7 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
   claims_ = survey.claims;
   if (source.core() != nullptr) source_ = source.core()->weak_from_this();
   hoist_scope off(call, survey);
-  auto const by = std::make_shared<hoist_note>();  // an exec_set, which has the graph
+  hoist_ref const by = note_of(after);
   now_ = holding_of(off.sets());
   cudaGraphExec_t made = nullptr;
   {
@@ -287,7 +292,7 @@ std::string graph_exec::state::update(char const* call, graph_ref source,
            "another order, which CUDA's update would not see";
   }
   hoist_scope off(call, survey);
-  auto const by = std::make_shared<hoist_note>();  // an exec_set, which has the graph
+  hoist_ref const by = note_of(after);
   holding next = holding_of(off.sets());
   owned<cudaGraphExec_t> row = row_of(source.get());
   std::string refused = updated(exec(), source.get(), fit::unknown);

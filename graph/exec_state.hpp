@@ -68,6 +68,7 @@ class ESCROW_LOCAL graph_exec::state {
  private:
   // Refuses a change after a launch whose end is not known: others wait for the exec's next one.
   void require_known_end(char const* call) const;
+  [[nodiscard]] static hoist_ref note_of(references after);
   [[nodiscard]] holding holding_of(reference_sets const& sets) const;
   // Gives CUDA's node of the exec other parameters, and keeps `added` for it, in place of what an
   // earlier change gave it.
