@@ -336,6 +336,7 @@ TEST_F(Audit, FindsNothingInAPooledObjectThatOwnsALease) {
   };
   resource_pool<workspace> workspaces(options(1),
                                       [&] { return workspace{scratch.claim<int>(one, values)}; });
+  workspaces.claim(one).release(one);  // makes it, before the capture
   graph const uses = captured([&](cudaStream_t on) {
     auto const claimed = workspaces.claim(on);
     must(launch_add(on, claimed->sums.data(), 1));
