@@ -325,6 +325,9 @@ std::string deleter::describe() const {
   };
   add(now.pending - launches, " wait for an event");
   add(launches, " reference sets of graphs wait for a last launch");
+  if (!core_->options_.own_worker && !core_->nothing_arrived()) {
+    text += "\n  releases have arrived since the last poll()";
+  }
   // Relaxed: only for the text.
   if (core_->reclaiming_thread_.load(std::memory_order_relaxed) != std::thread::id{}) {
     text += "\n  a pass is running: if it goes on, an owner's destructor blocks the thread";

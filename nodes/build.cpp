@@ -30,6 +30,12 @@ body_graph& body_graph::operator=(body_graph const&) noexcept = default;
 body_graph& body_graph::operator=(body_graph&&) noexcept = default;
 body_graph::~body_graph() = default;
 
+body_graph body_graph::kept() const noexcept {
+  body_graph its = *this;
+  its.kept_ = core_.lock();
+  return its;
+}
+
 graph_core& graph_builder_ref::require(char const* call) const {
   if (standing_ == standing::empty) {
     throw usage_error(call, "the node, or place, is empty: it is of no graph",

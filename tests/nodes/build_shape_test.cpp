@@ -223,6 +223,19 @@ TEST_F(BuildConditions, ABodyKeepsItsGraphAliveWithAllItsNodes) {
   EXPECT_THROW(static_cast<void>(inner.join()), usage_error);
 }
 
+TEST_F(BuildConditions, AConditionalNodeDoesNotKeepItsGraph) {
+  fate_ptr const fate = make_fate();
+  std::optional<conditional_node> loop;
+  {
+    graph source(*worker);
+    condition const always = build(source).make_condition(1);
+    loop.emplace(build(source).add(if_node(always)));
+    loop->body().add(host_node([owner = std::make_shared<probe>(fate)] {}));
+  }
+  EXPECT_TRUE(wait_until([&] { return fate->was_destroyed(); }));
+  EXPECT_THROW(static_cast<void>(loop->body().join()), usage_error);
+}
+
 TEST_F(BuildConditions, ABodyIsAPlaceOfTheGraphThatItsGraphWasMovedTo) {
   condition const always = build(*built).make_condition(1);
   body_graph const body = build(*built).add(if_node(always)).body();

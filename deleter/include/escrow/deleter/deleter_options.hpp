@@ -38,7 +38,7 @@ struct deleter_stats {
   // Reclaimed so far: owners destroyed, slots recycled or destroyed, and what leaked while it was
   // reclaimed (also in `leaked`).
   std::uint64_t reclaimed = 0;
-  std::uint64_t pending = 0;       // known to the worker, waiting for a ready event
+  std::uint64_t pending = 0;       // known to the last pass, waiting for a ready event
   std::uint64_t pending_peak = 0;  // the highest `pending` so far, at the end of a pass
   std::uint64_t in_graphs = 0;     // slots and owners that graphs and execs hold, leaked ones too
   std::uint64_t leaked = 0;        // never freed: not known when the GPU is done

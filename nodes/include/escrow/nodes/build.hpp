@@ -278,30 +278,37 @@ class ESCROW_API body_graph : public graph_builder_ref {
 
  private:
   friend class graph_builder_ref;
+  friend class conditional_node;
 
-  body_graph(std::shared_ptr<graph_core> core, cudaGraph_t body, std::uint64_t number) noexcept
-      : graph_builder_ref(core, body, number), kept_(std::move(core)) {}
+  body_graph(std::shared_ptr<graph_core> const& core, cudaGraph_t body,
+             std::uint64_t number) noexcept
+      : graph_builder_ref(core, body, number) {}
+  [[nodiscard]] body_graph kept() const noexcept;  // the same, which keeps the graph
 
-  std::shared_ptr<graph_core> kept_;
+  std::shared_ptr<graph_core> kept_ = nullptr;
 };
 
-// What: an if, if-else, while or switch node with its bodies, which are empty at first and keep the
-//   graph.
+// What: an if, if-else, while or switch node with its bodies, which are empty at first.
+// Lifetime: as a node, it does not keep its graph. A body that it gives does.
 // Example: examples/conditional.cpp.
 class conditional_node : public node {
  public:
   // Of an if or while node, or the first of another.
-  [[nodiscard]] body_graph const& body() const noexcept { return bodies_.front(); }
+  [[nodiscard]] body_graph body() const noexcept { return bodies_.front().kept(); }
   // The second body of an if-else node.
-  [[nodiscard]] body_graph const& otherwise(
-      source_location where = source_location::current()) const {
-    return detail::called_at("conditional_node::otherwise", where, [&]() -> body_graph const& {
-      if (bodies_.size() > 1) return bodies_[1];
+  [[nodiscard]] body_graph otherwise(source_location where = source_location::current()) const {
+    return detail::called_at("conditional_node::otherwise", where, [&]() -> body_graph {
+      if (bodies_.size() > 1) return bodies_[1].kept();
       throw usage_error("conditional_node::otherwise", "the node has one body",
                         "make it by if_else_node");
     });
   }
-  [[nodiscard]] std::vector<body_graph> const& bodies() const noexcept { return bodies_; }
+  [[nodiscard]] std::vector<body_graph> bodies() const {  // throws std::bad_alloc
+    std::vector<body_graph> all;
+    all.reserve(bodies_.size());
+    for (body_graph const& each : bodies_) all.push_back(each.kept());
+    return all;
+  }
 
  private:
   friend class graph_builder_ref;
