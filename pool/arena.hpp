@@ -155,7 +155,10 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
         is_closed_(group.is_parked.load(std::memory_order_relaxed)) {
     memory_book::global().add_arena(*this, begin(), range_.reserved(), group.options.label);
   }
-  ~arena() override { memory_book::global().remove_arena(begin()); }
+  ~arena() override {
+    { std::scoped_lock const lock(mapping_, mutex_); }  // a program's ThreadSanitizer sees it
+    memory_book::global().remove_arena(begin());
+  }
 
  private:
   void tell(known_address& its, std::size_t offset) const noexcept override {

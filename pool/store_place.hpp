@@ -79,6 +79,7 @@ class ESCROW_LOCAL store_place {
   }
   store_place(store_place&&) = delete;
   ~store_place() {
+    { std::lock_guard const lock(mutex_); }  // a program's ThreadSanitizer sees it
     if (is_lost()) return;
     clean_up_on_device(device_, [this] {
       end();

@@ -95,6 +95,7 @@ struct ESCROW_LOCAL stream_allocator::state {
         wait_max(options.capture_wait_max),
         core(options.deleter != nullptr ? options.deleter->core() : deleter::global().core()) {}
   ~state() {
+    { std::lock_guard const lock(mutex); }  // a program's ThreadSanitizer sees it
     std::size_t leaked = 0;
     source_location where{};  // of one of them
     for (shard& each : shards) {

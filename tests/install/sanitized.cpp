@@ -46,6 +46,26 @@ void use_everything(cudaStream_t stream) {
   static_cast<void>(scratch.close_for(10s));
 }
 
+// Memory goes back to the device beside the worker, also because there is none.
+void run_out_of_memory(cudaStream_t stream) {
+  for (bool const fails : {false, true}) {
+    escrow::scratch_pool pool;
+    pool.claim(stream, 2000).release(stream);
+    escrow::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    escrow::deleter::global().drain();
+    static_cast<void>(pool.trim());
+    std::this_thread::sleep_for(fails ? 1ms : 150ms);
+    static_cast<void>(escrow::trim_device_memory(0));
+    if (!fails) continue;
+    escrow::sim::fail_call("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation, 1, 100);
+    try {
+      static_cast<void>(pool.claim(stream, 2000));
+    } catch (std::exception const&) {  // there is none
+    }
+    escrow::sim::clear_faults();
+  }
+}
+
 // Objects that threads share, which each thread may be the last to use.
 void share(std::array<cudaStream_t, 4> const& streams) {
   escrow::resource_pool<owner> owners({.slots_max = 2}, [] { return owner(2); });
@@ -102,6 +122,7 @@ int main() {
     escrow::check(cudaStreamCreateWithFlags(&each, cudaStreamNonBlocking), "cudaStreamCreate");
   }
   use_everything(streams[0]);
+  run_out_of_memory(streams[0]);
   for (int i = 0; i < 10; ++i) share(streams);
   return escrow::deleter::global().drain_for(10s) ? 0 : 1;
 }

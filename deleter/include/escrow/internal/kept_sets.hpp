@@ -21,6 +21,10 @@ using reference_sets = std::vector<ref<reference_set>>;
 // Thread safety: any thread.
 class kept_sets : public std::enable_shared_from_this<kept_sets> {
  public:
+  kept_sets() = default;
+  kept_sets(kept_sets&&) = delete;
+  ~kept_sets() { std::lock_guard const lock(mutex_); }  // a program's ThreadSanitizer sees it
+
   // False once released. Throws std::bad_alloc.
   [[nodiscard]] bool add(reference_set& set);
   // Drops those of a capture that has ended without a graph.

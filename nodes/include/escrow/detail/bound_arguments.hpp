@@ -182,6 +182,9 @@ std::tuple<Parameters...> values_for([[maybe_unused]] char const* call,
     (require_passable<Parameters, Arguments>(), ...);
     std::terminate();
   } else {
+    static_assert(!((std::is_floating_point_v<Arguments> && std::is_integral_v<Parameters>) || ...),
+                  "a floating-point argument would become an integer: static_cast it, or give the "
+                  "arguments in the order of the kernel's parameters");
     require_device_memory<Arguments...>();
     (require_there(call, arguments), ...);
     return std::tuple<Parameters...>(static_cast<Parameters>(device_value_of(arguments))...);
