@@ -53,7 +53,7 @@ struct world_bodies : world_changes {
       conditional_node const node = add_of_kind(set, made, way);
       tested = made;
       of = node;
-      body.emplace(way == 1 ? node.otherwise() : node.bodies().at(way == 3 ? 1 : 0));
+      body.emplace(way == 1 || way == 3 ? node.otherwise() : node.body());  // these keep the graph
       if (way != loop) return;
       static_cast<void>(node.body().add(kernel_node(work_kernel(), {}, &ender, 0)));
       state.can_run = true;  // and will end

@@ -263,7 +263,7 @@ class allocation : public node {
 };
 
 // What: the body of a conditional node, to which nodes are added as to a graph.
-// Lifetime: a share of the graph that the body belongs to, which it keeps.
+// Lifetime: a share of the graph that the body belongs to, which it keeps; see conditional_node.
 class ESCROW_API body_graph : public graph_builder_ref {
  public:
   // A copy is the same body.
@@ -289,13 +289,13 @@ class ESCROW_API body_graph : public graph_builder_ref {
 };
 
 // What: an if, if-else, while or switch node with its bodies, which are empty at first.
-// Lifetime: as a node, it does not keep its graph. A body that it gives does.
+// Lifetime: as a node, it does not keep its graph. What body() and otherwise() return does.
 // Example: examples/conditional.cpp.
 class conditional_node : public node {
  public:
   // Of an if or while node, or the first of another.
   [[nodiscard]] body_graph body() const noexcept { return bodies_.front().kept(); }
-  // The second body of an if-else node.
+  // The second body, e.g. of an if-else node.
   [[nodiscard]] body_graph otherwise(source_location where = source_location::current()) const {
     return detail::called_at("conditional_node::otherwise", where, [&]() -> body_graph {
       if (bodies_.size() > 1) return bodies_[1].kept();
@@ -303,12 +303,8 @@ class conditional_node : public node {
                         "make it by if_else_node");
     });
   }
-  [[nodiscard]] std::vector<body_graph> bodies() const {  // throws std::bad_alloc
-    std::vector<body_graph> all;
-    all.reserve(bodies_.size());
-    for (body_graph const& each : bodies_) all.push_back(each.kept());
-    return all;
-  }
+  // All bodies. These do not keep the graph.
+  [[nodiscard]] std::vector<body_graph> const& bodies() const noexcept { return bodies_; }
 
  private:
   friend class graph_builder_ref;
