@@ -37,7 +37,8 @@ struct size_class;
 //               memory; of other graphs all
 //     gone      the same without the slot
 // Between scopes it rests: idle, of no graph.
-// Thread safety: guarded by its arena, but for `held` and `reach`, and by the claim's thread.
+// Thread safety: guarded by its arena, but for `held`, `reach` and `held_outside`, and by the
+//   claim's thread. While it has a slot, it is there.
 struct arena_place {
   enum class state : std::uint8_t { taken, kept, idle, gone };
 
@@ -53,6 +54,9 @@ struct arena_place {
   state its_state = state::taken;
   bool has_range = false;          // idle: no claim has used any of its memory since
   std::atomic<std::size_t> reach;  // the largest end that it ever had. Relaxed: a number
+  // By how many graphs of other captures, and nodes, the slot is held. Relaxed: a number, for
+  // parking, which sees those of leases that have ended.
+  std::atomic<int> held_outside{0};
   std::list<arena_place>::iterator self = {};
 };
 

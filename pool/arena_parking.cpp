@@ -53,9 +53,7 @@ arena::use arena::used_now() const {
   for (auto const& [graph, its] : graphs_) {
     for (arena_place const& each : its.places) {
       // Relaxed: see there.
-      if (each.held == nullptr || each.held->held_outside_.load(std::memory_order_relaxed) == 0) {
-        continue;
-      }
+      if (each.held_outside.load(std::memory_order_relaxed) == 0) continue;
       return {"a graph of another capture, or a node, has the memory of a lease" + name_of(each) +
                   " in the group's arena",
               "destroy that graph and its execs before"};

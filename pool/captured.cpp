@@ -151,6 +151,12 @@ void graph_hold::enter(reference_set const& set) noexcept {
   held_.is_capture_over_ = false;
 }
 
+// For arena_place::held_outside: see there.
+void slot_pool::state::count_outside(slot& held, bool is_claim, int change) noexcept {
+  if (is_claim || held.place_ == nullptr) return;
+  held.place_->held_outside.fetch_add(change, std::memory_order_relaxed);
+}
+
 graph_hold& slot_pool::state::make_hold(slot& taken, std::uint64_t id, bool is_claim,
                                         source_location where) {
   graph_hold* hold = &taken.first_hold_;
@@ -161,7 +167,7 @@ graph_hold& slot_pool::state::make_hold(slot& taken, std::uint64_t id, bool is_c
   }
   reuse.add(taken, id, is_claim, where);
   core.count_in_graphs(+1);
-  if (!is_claim) taken.held_outside_.fetch_add(1, std::memory_order_relaxed);  // see there
+  count_outside(taken, is_claim, +1);
   hold->capture_id_ = id;
   hold->is_claim_ = is_claim;
   static_cast<void>(extra.release());  // drop_hold() deletes it
@@ -180,7 +186,7 @@ void slot_pool::state::hold_in_graph(slot& taken, capture_info const& capture, b
   } catch (...) {
     if (!is_taken) {  // else it is reclaimed with its set
       core.count_in_graphs(-1);
-      if (!is_claim) taken.held_outside_.fetch_sub(1, std::memory_order_relaxed);
+      count_outside(taken, is_claim, -1);
       static_cast<void>(reuse.remove(taken, capture.id, is_claim));  // it is leased
       if (&hold != &taken.first_hold_) delete &hold;
     }
@@ -195,7 +201,7 @@ void graph_hold::drop_hold(reclaimable& thing) noexcept {
   std::uint64_t const capture_id = hold.capture_id_;
   bool const is_claim = hold.is_claim_;
   in.core.count_in_graphs(-1);
-  if (!is_claim) held.held_outside_.fetch_sub(1, std::memory_order_relaxed);
+  in.count_outside(held, is_claim, -1);
   if (&hold != &held.first_hold_) delete &hold;
   if (!in.reuse.remove(held, capture_id, is_claim)) return;
   held.last_in_group_.reset();

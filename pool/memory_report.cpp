@@ -20,10 +20,6 @@
 
 namespace escrow::inline v0_2 {
 
-std::string const& slot::pool_label() const noexcept {
-  return pool_.state_->options.label;
-}
-
 namespace {
 
 using layouts = std::map<std::uint64_t, graph_layout>;  // by the id
@@ -38,7 +34,7 @@ layouts places_of(arena& its) {
     of.extent = std::max(of.extent, each.reach.load(std::memory_order_relaxed));  // a number
     of.claims.push_back({.begin = each.begin,
                          .end = each.end,
-                         .pool = each.held != nullptr ? each.held->pool_label() : each.of->label,
+                         .pool = each.of->label,
                          .is_leased = each.its_state == arena_place::state::taken});
   });
   return all;

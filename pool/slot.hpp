@@ -152,8 +152,6 @@ struct slot final : reclaimable {
     return detail::line_text(what, note_.where, ")");
   }
 
-  [[nodiscard]] std::string const& pool_label() const noexcept;
-
   // Graphs.
   graph_hold first_hold_;
   bool may_be_in_graphs_ = false;  // false: capture_reuse does not know it
@@ -161,9 +159,6 @@ struct slot final : reclaimable {
   // For each graph that holds it: the capture that claimed it; no_claim: none did, and nothing
   // orders that graph's launches with those of the others.
   std::vector<std::uint64_t> held_by_;
-  // How many of them are no_claim, and of nodes. Relaxed: a number, for parking, which sees those
-  // of leases that have ended.
-  std::atomic<int> held_outside_{0};
   static constexpr std::uint64_t no_claim = 0;
   // The last capture that claimed it, while it may be claimed there again; 0: it may not.
   std::uint64_t reusable_in_ = 0;

@@ -111,6 +111,7 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   void leave_arena(slot& idle) noexcept;  // free for its scope's next claims, or destroyed
 
   // captured.cpp
+  static void count_outside(slot& held, bool is_claim, int change) noexcept;
   graph_hold& make_hold(slot& taken, std::uint64_t id, bool is_claim, source_location where);
   // Makes the captured graph hold the slot, claimed in that capture or not; if it throws, not.
   void hold_in_graph(slot& taken, capture_info const& capture, bool is_claim,
