@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pins of calls, and the list of all groups.
 #include "escrow/internal/parked_group.hpp"
-#include "escrow/detail/shared_count.hpp"
 
 #include <atomic>
 #include <mutex>
 #include <utility>
 
 #include "escrow/core/error.hpp"
+#include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/never_destroyed.hpp"
 
 namespace escrow::inline v0_2 {

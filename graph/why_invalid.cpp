@@ -88,8 +88,7 @@ std::string_view why_refused(cudaGraphNodeParams const& params) noexcept {
   switch (params.type) {
     case cudaGraphNodeTypeMemset:
       return "a memset_node's `width` counts elements of `element_bytes`, 1 if not set, and its "
-             "rows "
-             "must lie in the memory";
+             "rows must lie in the memory";
     case cudaGraphNodeTypeMemcpy:
       return "a memcpy_node's bytes must lie in both memories";
     default:
