@@ -2,8 +2,10 @@
 // What a lease's end waits for if its memory is used by an address; and whose memory and slots a
 // pool takes.
 #include <array>
+#include <cstddef>
 #include <escrow/pool/stream_allocator.hpp>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "pool_world.hpp"
@@ -51,9 +53,10 @@ TEST_F(SharedEnd, OfAnAllocationWaitsForStreamsThatSeveralThreadsRecordAtOnce) {
       });
     }
   }
+  auto* part = static_cast<std::byte*>(shared);  // each stream has its own: they have no order
   for (owned_stream const& each : streams) {
     must(launch_wait_flag(each, flag.get()));
-    must(cudaMemsetAsync(shared, 1, 64, each));
+    must(cudaMemsetAsync(std::exchange(part, part + 16), 1, 16, each));
   }
   memory.deallocate(one, shared);
   void* const next = memory.allocate(two, 64);
