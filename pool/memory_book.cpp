@@ -5,11 +5,16 @@
 #include <cuda.h>
 
 #include <array>
+#include <cstdio>
 #include <iterator>
 #include <utility>
 
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/never_destroyed.hpp"
+
+// Of the simulated runtime, where that is linked: work that uses idle memory ends the process.
+extern "C" [[gnu::weak, gnu::visibility("hidden")]] void escrow_simulated_asks(
+    bool (*is_idle)(void const* address, char* owner, std::size_t bytes) noexcept) noexcept;
 
 namespace escrow::inline v0_2 {
 
@@ -21,10 +26,26 @@ std::uintptr_t number_of(void const* address) {
 
 }  // namespace
 
+bool memory_book::is_idle(void const* address, char* owner, std::size_t bytes) noexcept {
+  memory_book& book = global();
+  std::lock_guard const lock(book.mutex_);
+  auto const found = around(book.slots_, number_of(address));
+  if (found == book.slots_.end()) return false;
+  known_address its;
+  found->second.owner->tell(its, number_of(address) - found->first);
+  if (its.used_by != known_address::use::none || its.is_in_graphs) return false;
+  // Of two slots without a gap it may be the end of the first.
+  bool const is_begin = found->first == number_of(address);
+  if (is_begin && around(book.slots_, number_of(address) - 1) != book.slots_.end()) return false;
+  static_cast<void>(std::snprintf(owner, bytes, "the pool \"%s\"", found->second.label.c_str()));
+  return true;
+}
+
 memory_book& memory_book::global() {
   static never_destroyed<memory_book> only;
   [[maybe_unused]] static bool const is_set = [] {
     set(*only);
+    if (&escrow_simulated_asks != nullptr) escrow_simulated_asks(&is_idle);
     return true;
   }();
   return *only;

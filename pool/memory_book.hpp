@@ -69,6 +69,8 @@ class memory_book final : public address_lookup {
  private:
   static constexpr std::size_t ended_max = 256;
 
+  // Whether it is in a slot that nobody has; then writes whose. For the simulated runtime.
+  [[nodiscard]] static bool is_idle(void const* address, char* owner, std::size_t bytes) noexcept;
   void add(ranges& to, void const* begin, std::size_t bytes, range made);
   void end(ranges& in, void const* begin) noexcept;
   static void forget(ranges& ended, std::uintptr_t begin, std::uintptr_t end) noexcept;

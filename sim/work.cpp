@@ -77,6 +77,12 @@ std::vector<void*> kernel_args::pointers() {
   return result;
 }
 
+void const* kernel_args::word(std::size_t index) const {
+  void const* value = nullptr;
+  std::memcpy(&value, &storage_[offsets_[index]], sizeof(value));
+  return value;
+}
+
 bool perform(work& what) {
   return std::visit([](auto& w) { return do_work(w); }, what);
 }

@@ -34,6 +34,8 @@ class kernel_args {
 
   // Pointers to the copies; they stay good until this object is copied over or gone.
   std::vector<void*> pointers();
+  // What an argument of a pointer's size is.
+  [[nodiscard]] void const* word(std::size_t index) const;
 
  private:
   std::vector<std::max_align_t> storage_;

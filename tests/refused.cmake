@@ -46,7 +46,7 @@ set(host_memory "std::default_delete owns host memory")
 set(cases
   "launch(stream, function, config, shared, 1), place.add(kernel_node(function, config, shared, 1)), \
 launch(stream, function, config, std::move(device), 1), worker.retire(stream, shared), \
-worker.retire(plain_graph, std::move(unique)), retain(stream, shared), \
+worker.retire(plain_graph, std::move(unique)), retain(stream, shared), worker.retire(stream, owned_stream()), \
 static_cast<void>(make_stream_shared<int>(1))" "compiles"
   # Owners.
   "worker.retire(stream)" "${frees_nothing}"
@@ -68,6 +68,10 @@ static_cast<void>(make_stream_shared<int>(1))" "compiles"
   "static_cast<void>(make_stream_shared<float*>(address))" "a pointer or CUDA handle frees nothing"
   "record_stream(address, stream)" "no matching function"
   "worker.retire_after(event_ref(event))" "no matching (member )?function"
+  # Arguments in another order: the declaration, which compilers show, says which one is the first.
+  "worker.retire(std::move(unique), plain)" "deleted (member )?function .*retire"
+  "scratch_pool().claim(16, plain)" "deleted (member )?function .*claim"
+  "scratch_pool().claim<float>(numbers[0], stream)" "deleted (member )?function .*claim"
   # Launches.
   "launch(nullptr, function, config, shared, 1)" "takes a stream first: the default one is cudaStreamLegacy"
   "launch(stream, function, dim3(1), dim3(1), shared, 1)" "takes .\\.grid = ..., .block = .... third"
@@ -107,6 +111,12 @@ set(begin [[
 #include <memory>
 #include <string>
 using namespace escrow;
+struct owned_stream {
+  ~owned_stream();
+  owned_stream(owned_stream&&) noexcept;
+  owned_stream();
+  cudaStream_t get() const;
+};
 struct frees_device_memory {
   void operator()(int* address) const noexcept;
 };

@@ -42,6 +42,10 @@ void tell_of_capture(Owner&& owner, stream_ref stream) {
   }
 }
 
+template <class T>
+concept class_but_no_stream =
+    std::is_class_v<std::remove_cvref_t<T>> && !stream_like<std::remove_cvref_t<T>>;
+
 }  // namespace detail
 
 // What: takes owners and destroys each on its worker thread once the GPU no longer needs it.
@@ -96,6 +100,8 @@ class ESCROW_API deleter {
               source_location where = source_location::current()) {
     retire_as("deleter::retire", stream, std::forward<Owner>(owner), where);
   }
+  template <detail::class_but_no_stream Owner, stream_like Stream>
+  void retire(Owner&&, Stream const&) = delete;  // the stream is the first argument
 
   // The same for a function with another name, `call`, which errors name.
   template <class Owner>

@@ -67,8 +67,9 @@ constexpr bool can_be_passed() {
   };
 }
 
-// Refuses, in one line of error, what cannot be passed for a parameter of this type.
-template <class Parameter, class T>
+// Refuses, in one line of error, what cannot be passed for a parameter of this type. `argument`,
+// from 0, is for the compiler's text.
+template <std::size_t argument, class Parameter, class T>
 constexpr void require_passable() {
   constexpr bool is_untyped =
       std::is_pointer_v<Parameter> && (std::is_same_v<T, void*> || std::is_same_v<T, void const*>);
@@ -179,7 +180,10 @@ std::tuple<Parameters...> values_for([[maybe_unused]] char const* call,
                   "as many arguments as the kernel has parameters");
     std::terminate();
   } else if constexpr (!(can_be_passed<Parameters, Arguments>() && ...)) {
-    (require_passable<Parameters, Arguments>(), ...);
+    []<std::size_t... argument>(std::index_sequence<argument...>) {
+      (require_passable<argument, Parameters, Arguments>(), ...);
+    }
+    (std::index_sequence_for<Arguments...>());
     std::terminate();
   } else {
     static_assert(!((std::is_floating_point_v<Arguments> && std::is_integral_v<Parameters>) || ...),

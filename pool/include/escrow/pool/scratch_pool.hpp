@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -139,6 +140,10 @@ class ESCROW_API scratch_pool {
     std::size_t const bytes = detail::bytes_of<T>("scratch_pool::claim", count, where);
     return {claim(stream, bytes, where), count};
   }
+  template <std::integral Size, stream_like Stream>
+  void claim(Size, Stream const&) = delete;  // the stream is the first argument
+  template <class T, std::integral Size, stream_like Stream>
+  void claim(Size, Stream const&) = delete;  // the stream is the first argument
 
   // The same for memory that the host writes or reads at once, as resource_pool::claim_for_host.
   // All claims are so if the source's memory `is_host_written`, as memory_source::pinned_host().

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// On the simulated runtime, work that uses memory which is free in its pool ends the process.
+#include <cstddef>
+#include <escrow/pool/stream_allocator.hpp>
+#include <string>
+#include <utility>
+
+#include "graph_nodes.hpp"
+#include "pool_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+class IdleMemory : public pool_world {
+ protected:
+  static constexpr std::size_t bytes = 256;
+  /// A process of its own, since this one has threads.
+  IdleMemory() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  /// The process ends, with the operand, the pool and what to do.
+  static void expect_refused(auto run, std::string const& call, std::string const& operand) {
+    EXPECT_DEATH(run(), call + ": " + operand +
+                            ": 0x.* is of the pool .*, where it is free; enqueue the work before "
+                            "the lease ends");
+  }
+  [[nodiscard]] int* ended() {
+    auto lease = scratch.claim<int>(one, bytes / sizeof(int));
+    return lease.data();
+  }
+
+  scratch_pool scratch{options(16)};
+};
+
+TEST_F(IdleMemory, IsNoArgumentOfAKernel) {
+  int* const memory = ended();
+  expect_refused([&] { static_cast<void>(launch_add(one, memory, 1)); }, "cudaLaunchKernel",
+                 "kernel .*add.*, argument 0");
+  expect_refused([&] { static_cast<void>(launch_copy(one, cells.data(), memory + 1, 2)); },
+                 "cudaLaunchKernel", "kernel .*copy.*, argument 1");
+}
+
+TEST_F(IdleMemory, IsNoOperandOfACopyOrAFill) {
+  int* const memory = ended();
+  expect_refused([&] { static_cast<void>(cudaMemsetAsync(memory, 0, 4, one)); }, "cudaMemsetAsync",
+                 "fill, destination");
+  int* const from = cells.data();
+  expect_refused(
+      [&] { static_cast<void>(cudaMemcpyAsync(memory, from, 4, cudaMemcpyDefault, one)); },
+      "cudaMemcpyAsync", "copy, destination");
+  expect_refused(
+      [&] { static_cast<void>(cudaMemcpyAsync(from, memory, 4, cudaMemcpyDefault, one)); },
+      "cudaMemcpyAsync", "copy, source");
+}
+
+TEST_F(IdleMemory, IsNotUsedByALaunchedGraph) {
+  owned_graph const of_ended = [&] {
+    auto early = scratch.claim<int>(one, bytes / sizeof(int));
+    return captured_plainly([&](cudaStream_t on) { must(launch_add(on, early.data(), 1)); });
+  }();
+  owned_exec const exec = instantiate(of_ended);
+  expect_refused([&] { static_cast<void>(cudaGraphLaunch(exec, one)); }, "cudaGraphLaunch",
+                 "kernel .*add.*, argument 0");
+  owned_graph parent = make_graph();
+  add_child(parent, of_ended);
+  owned_exec const with_child = instantiate(parent);
+  expect_refused([&] { static_cast<void>(cudaGraphLaunch(with_child, one)); }, "cudaGraphLaunch",
+                 "kernel .*add.*, argument 0");
+}
+
+TEST_F(IdleMemory, MayBeWhatAStreamAllocatorGotBack) {
+  stream_allocator memory(options(4));
+  void* const freed = memory.allocate(one, bytes);
+  must(cudaMemsetAsync(freed, 0, bytes, one));
+  memory.deallocate(one, freed);
+  expect_refused([&] { static_cast<void>(cudaMemsetAsync(freed, 0, bytes, one)); },
+                 "cudaMemsetAsync", "fill, destination");
+}
+
+TEST_F(IdleMemory, IsNotWhatAGraphKeepsOrAnotherLeaseHas) {
+  graph const keeps =
+      captured([&](cudaStream_t on) { must(launch_add(on, scratch.claim<int>(on, 8).data(), 1)); });
+  graph_exec exec(keeps);
+  exec.launch(one);
+  int* const memory = ended();
+  auto const next = scratch.claim<int>(one, bytes / sizeof(int));
+  ASSERT_EQ(next.data(), memory);
+  must(launch_add(one, memory, 1));
+  sync(one);
+}
+
+TEST_F(IdleMemory, IsNotWhereOneThatIsUsedEnds) {
+  // Gives out pieces of one allocation, which have no gaps.
+  device_block const all(4 * bytes);
+  auto* next = static_cast<std::byte*>(all.data());
+  memory_source const pieces{.allocate =
+                                 [&next](void** address, std::size_t size) {
+                                   *address = std::exchange(next, next + size);
+                                   return cudaSuccess;
+                                 },
+                             .free = [](void*) { return cudaSuccess; }};
+  scratch_pool without_gaps({.slots_max = 4}, {.source = pieces});
+  auto first = without_gaps.claim<int>(one, bytes / sizeof(int));
+  auto second = without_gaps.claim<int>(one, bytes / sizeof(int));
+  int* const end = first.data() + bytes / sizeof(int);
+  ASSERT_EQ(second.data(), end);
+  second.release();
+  must(launch_copy(one, cells.data(), end, 0));
+  expect_refused([&] { static_cast<void>(launch_copy(one, cells.data(), end + 1, 0)); },
+                 "cudaLaunchKernel", "kernel .*copy.*, argument 1");
+  sync(one);
+}
+
+}  // namespace
+}  // namespace escrow::test
