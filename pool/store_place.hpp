@@ -168,6 +168,8 @@ class ESCROW_LOCAL store_place {
   void end() noexcept {
     if (pool_ != nullptr) {
       memory_book::global().remove_pool(pool_);  // first: another one may get the handle
+      // A free may be behind a call that failed.
+      retry_cleanup([this] { return cudaStreamSynchronize(stream_); });
       retry_cleanup([this] { return cudaMemPoolDestroy(pool_); });
     }
     if (stream_ != nullptr) retry_cleanup([this] { return cudaStreamDestroy(stream_); });

@@ -57,22 +57,32 @@ TEST_F(KindMisuse, AnArgumentThatIsNotThereIsRefusedInTheNameOfTheKind) {
     expect_refused(launches, "launch", problem);
     expect_refused([&] { launch(one, kernel(add), {}, argument, 1); }, "launch", problem);
   };
-  kernel_refuses(lease, "an argument is an empty lease");
-  kernel_refuses(shared_lease, "an argument is an empty lease");
-  kernel_refuses(null, "an argument is a null pointer to an owner");
-  kernel_refuses(no_lease, "an argument is a null pointer to an owner");
+  kernel_refuses(lease, "is an empty lease");
+  kernel_refuses(shared_lease, "is an empty lease");
+  kernel_refuses(null, "is a null pointer to an owner");
+  kernel_refuses(no_lease, "is a null pointer to an owner");
   refuses(no_memory, "null");
   std::unique_ptr<device_buffer<int>> mine;
   expect_refused([&] { return memset_node(std::move(mine), one_byte); }, "memset_node",
-                 "an argument is a null pointer to an owner");
+                 "is a null pointer to an owner");
   EXPECT_TRUE(pool.close_for(generous).empty());
+}
+
+TEST_F(KindMisuse, AnArgumentIsNamedByItsPosition) {
+  block_pool pool = make_pool(1);
+  block_lease empty = pool.claim(one);
+  empty.release();
+  int* const data = device.data();
+  constexpr char const* problem = "argument 1 (from 0) is an empty lease";
+  expect_refused([&] { launch(one, copy, {}, data, empty, std::size_t{1}); }, "launch", problem);
+  expect_refused([&] { return memcpy_node(data, empty, 4); }, "memcpy_node", problem);
 }
 
 TEST_F(KindMisuse, AnArgumentThatWasMovedFromIsRefused) {
   device_buffer<int> from(4);
   device_buffer<int> const to = std::move(from);
   // NOLINTBEGIN(bugprone-use-after-move): that is tested
-  constexpr char const* problem = "an argument has no memory: it was moved from";
+  constexpr char const* problem = "has no memory: it was moved from";
   expect_refused([&] { return memset_node(std::move(from), one_byte); }, "memset_node", problem);
   expect_refused([&] { return kernel_node(add, {}, std::move(from), 1); }, "kernel_node", problem);
   expect_refused([&] { launch(one, add, {}, std::move(from), 1); }, "launch", problem);

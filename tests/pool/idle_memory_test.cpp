@@ -23,8 +23,12 @@ class IdleMemory : public pool_world {
                             "the lease ends");
   }
   [[nodiscard]] int* ended() {
-    auto lease = scratch.claim<int>(one, bytes / sizeof(int));
-    return lease.data();
+    int* memory = nullptr;
+    {
+      auto const lease = scratch.claim<int>(one, bytes / sizeof(int));
+      memory = lease.data();
+    }
+    return memory;
   }
 
   scratch_pool scratch{options(16)};

@@ -8,6 +8,7 @@
 #include <exception>
 #include <limits>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -97,26 +98,36 @@ concept pointer_to_owner = owning_argument<T> && owning_argument<typename T::ele
   { *pointer } -> std::convertible_to<typename T::element_type const&>;
 };
 
+[[noreturn]] inline void refuse_argument(char const* call, std::size_t position,
+                                         char const* problem, char const* advice) {
+  throw usage_error(call, "argument " + std::to_string(position) + " (from 0) " + problem, advice);
+}
+
 // Refuses, in the name of the function that the caller called, an argument that has no value.
 template <class T>
-void require_there(char const* call, T const& argument) {
+void require_there(char const* call, std::size_t position, T const& argument) {
   if constexpr (pointer_to_owner<T>) {
     if (argument == nullptr) {
-      throw usage_error(call, "an argument is a null pointer to an owner",
-                        "pass a pointer to one, or the device address itself");
+      refuse_argument(call, position, "is a null pointer to an owner",
+                      "pass a pointer to one, or the device address itself");
     }
-    require_there(call, *argument);
+    require_there(call, position, *argument);
   } else if constexpr (lease_argument<T>) {
     if (!argument) {
-      throw usage_error(call, "an argument is an empty lease: it was released or moved from",
-                        "claim again");
+      refuse_argument(call, position, "is an empty lease: it was released or moved from",
+                      "claim again");
     }
   } else if constexpr (sized_argument<T> && requires { static_cast<bool>(argument); }) {
     if (!argument) {
-      throw usage_error(call, "an argument has no memory: it was moved from",
-                        "use the one that it was moved to");
+      refuse_argument(call, position, "has no memory: it was moved from",
+                      "use the one that it was moved to");
     }
   }
+}
+template <class... Arguments>
+void require_all_there([[maybe_unused]] char const* call, Arguments const&... arguments) {
+  [[maybe_unused]] std::size_t position = 0;
+  (require_there(call, position++, arguments), ...);
 }
 
 // What memset and memcpy nodes take for an argument: the address of an array is that of its first
@@ -142,9 +153,9 @@ using readable_span = memory_span<void const>;
 
 // That of an argument, which is there: see require_there().
 template <class Span, class T>
-Span span_of(char const* call, T& argument) {
+Span span_of(char const* call, std::size_t position, T& argument) {
   using plain = std::remove_const_t<T>;
-  require_there(call, argument);
+  require_there(call, position, argument);
   std::size_t bytes = unknown_bytes;
   if constexpr (std::is_array_v<T>) {
     bytes = sizeof(T);
@@ -167,7 +178,7 @@ Span span_of(char const* call, T& argument) {
 template <class... Arguments>
 auto values_of([[maybe_unused]] char const* call, Arguments const&... arguments) {
   require_device_memory<Arguments...>();
-  (require_there(call, arguments), ...);
+  require_all_there(call, arguments...);
   return std::tuple<decltype(device_value_of(arguments))...>(device_value_of(arguments)...);
 }
 
@@ -190,7 +201,7 @@ std::tuple<Parameters...> values_for([[maybe_unused]] char const* call,
                   "a floating-point argument would become an integer: static_cast it, or give the "
                   "arguments in the order of the kernel's parameters");
     require_device_memory<Arguments...>();
-    (require_there(call, arguments), ...);
+    require_all_there(call, arguments...);
     return std::tuple<Parameters...>(static_cast<Parameters>(device_value_of(arguments))...);
   }
 }

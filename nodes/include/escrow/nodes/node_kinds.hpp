@@ -96,7 +96,7 @@ template <class Destination>
   constexpr char const* call = "memset_node";
   return detail::called_at(call, where, [&] {
     auto const params =
-        detail::memset_params(detail::span_of<detail::writable_span>(call, destination), config);
+        detail::memset_params(detail::span_of<detail::writable_span>(call, 0, destination), config);
     return detail::taking_kind(params, detail::node_arguments<Destination>(destination));
   });
 }
@@ -111,8 +111,8 @@ template <class To, class From>
   constexpr char const* call = "memcpy_node";
   return detail::called_at(call, where, [&] {
     auto const params =
-        detail::memcpy_params(detail::span_of<detail::writable_span>(call, to),
-                              detail::span_of<detail::readable_span>(call, from), bytes);
+        detail::memcpy_params(detail::span_of<detail::writable_span>(call, 0, to),
+                              detail::span_of<detail::readable_span>(call, 1, from), bytes);
     return detail::taking_kind(params, detail::node_arguments<To, From>(to, from));
   });
 }
