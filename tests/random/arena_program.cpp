@@ -9,8 +9,8 @@ namespace escrow::test {
 namespace {
 
 // How often each is drawn, in the order of the acts.
-constexpr std::array<unsigned, arena_act_count> weights{14, 2, 4, 5, 3, 12, 4, 16, 2, 2, 2,
-                                                        3,  6, 2, 6, 3, 8,  2, 6,  2, 8, 12};
+constexpr std::array<unsigned, arena_act_count> weights{14, 4, 2, 4, 5, 3, 12, 4, 16, 2, 2, 2,
+                                                        3,  6, 2, 6, 3, 8, 2,  6, 2,  8, 12};
 
 }  // namespace
 

@@ -13,6 +13,7 @@ namespace escrow::test {
 
 #define ESCROW_ARENA_ACTS(X) \
   X(capture)                 \
+  X(capture_two)             \
   X(leave_capture)           \
   X(clone)                   \
   X(parent)                  \

@@ -39,6 +39,8 @@ void arena_run::act(arena_step const& next) {
   switch (next.what) {
     case arena_act::capture:
       return capture(other);
+    case arena_act::capture_two:
+      return capture_two(any_of(graphs_), any_of(graphs_));
     case arena_act::leave_capture:
       return leave_capture();
     case arena_act::clone:
@@ -199,6 +201,7 @@ void arena_run::finish() {
   settle();
   if (*mismatches_ != 0) failure_ = "memory was overwritten, seen at the end";
   pool_.reset();
+  allocator_.reset();
   group_.reset();
   settle();
   if (any_failed_) return;  // something may be leaked

@@ -16,6 +16,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arena_program.hpp"
@@ -26,13 +27,57 @@ namespace escrow::test {
 // What is thrown on purpose.
 struct gives_up {};
 
+/// Memory of a pool by its lease, or of a stream_allocator by its address.
+class memory {
+ public:
+  explicit memory(lease<device_block>&& of_pool) : lease_(std::move(of_pool)) {}
+  memory(stream_allocator& of, stream_ref on, void* address, std::size_t bytes)
+      : of_(&of), on_(on.get()), address_(address), bytes_(bytes) {}
+  memory(memory&& other) noexcept
+      : lease_(std::exchange(other.lease_, std::nullopt)),
+        of_(other.of_),
+        on_(other.on_),
+        address_(std::exchange(other.address_, nullptr)),
+        bytes_(other.bytes_) {}
+  memory& operator=(memory&& other) noexcept {
+    std::swap(lease_, other.lease_);
+    std::swap(of_, other.of_);
+    std::swap(on_, other.on_);
+    std::swap(address_, other.address_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~memory() {
+    if (address_ != nullptr) of_->deallocate_or_report(stream_ref(on_), address_);
+  }
+
+  [[nodiscard]] int* data() const {
+    return static_cast<int*>(lease_ ? (*lease_)->data() : address_);
+  }
+  [[nodiscard]] std::size_t count() const {
+    return (lease_ ? (*lease_)->size() : bytes_) / sizeof(int);
+  }
+  void record_stream(stream_ref stream) {
+    lease_ ? lease_->record_stream(stream) : of_->record_stream(stream, address_);
+  }
+  void release(stream_ref stream) {
+    if (lease_) return lease_->release(stream);
+    of_->deallocate(stream, address_);
+    address_ = nullptr;
+  }
+
+ private:
+  std::optional<lease<device_block>> lease_ = {};
+  stream_allocator* of_ = nullptr;
+  cudaStream_t on_ = nullptr;
+  void* address_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
 struct use {
-  lease<device_block> held;
+  memory held;
   std::size_t stream = 0;
   int value = 0;
-
-  [[nodiscard]] int* data() const { return static_cast<int*>(held->data()); }
-  [[nodiscard]] std::size_t count() const { return held->size() / sizeof(int); }
 };
 
 // What stays after its capture.
@@ -119,6 +164,14 @@ class arena_run {
     return places[first];
   }
 
+  [[nodiscard]] pool_options options() const {
+    return {.slots_max = 16,
+            .device = 0,
+            .capture_wait_max = {},
+            .label = "scratch",
+            .deleter = &worker(),
+            .group = group_};
+  }
   void stop_failing() {
     any_failed_ = any_failed_ || (is_failing_ && sim::faults_pending() == 0);
     is_failing_ = false;
@@ -136,7 +189,7 @@ class arena_run {
 
   // Work.
   [[nodiscard]] use claim(std::size_t on, bool is_kept = false);
-  void release(use& its);
+  void release(use its);
   void order(std::size_t earlier, std::size_t later);
   void share(use& its, std::size_t other, bool is_told);
   void enqueue(std::size_t on, outputs* kept);
@@ -145,6 +198,7 @@ class arena_run {
   // Acts.
   void capture(made_graph& place);
   void capture_plainly(made_graph& place, std::size_t on);
+  void capture_two(made_graph& first, made_graph& second);
   void leave_capture();
   void branch(made_graph& place);
   void join(made_graph const& first, made_graph const& second);
@@ -166,16 +220,13 @@ class arena_run {
   std::array<owned_stream, 3> streams_;
   int* mismatches_ = nullptr;
   int values_ = 0;
+  bool may_fork_ = true;  // else the other streams are captured, too
   std::string failure_;
   bool is_failing_ = false;  // a call of this step is to fail
   bool any_failed_ = false;
   std::optional<sharing_group> group_{std::in_place, sharing_options{.label = "arena"}};
-  std::optional<scratch_pool> pool_{std::in_place, pool_options{.slots_max = 16,
-                                                                .device = 0,
-                                                                .capture_wait_max = {},
-                                                                .label = "scratch",
-                                                                .deleter = &worker(),
-                                                                .group = group_}};
+  std::optional<scratch_pool> pool_{std::in_place, options()};
+  std::optional<stream_allocator> allocator_{std::in_place, options()};
   std::array<made_graph, 3> graphs_;
   std::array<made_exec, 3> execs_;
   std::array<taken, 2> taken_;

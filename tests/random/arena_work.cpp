@@ -41,19 +41,20 @@ void arena_run::launch_kernel(void* kernel, std::size_t stream, Values... values
 
 void arena_run::fill(use const& its) {
   static void* const kernel = address_of(sim::register_kernel<&fill_on_device>("fill"));
-  launch_kernel(kernel, its.stream, its.data(), its.count(), its.value);
+  launch_kernel(kernel, its.stream, its.held.data(), its.held.count(), its.value);
 }
 
 void arena_run::check(use const& its, std::size_t on) {
   static void* const kernel = address_of(sim::register_kernel<&check_on_device>("check"));
-  launch_kernel(kernel, on, static_cast<int const*>(its.data()), its.count(), its.value,
+  launch_kernel(kernel, on, static_cast<int const*>(its.held.data()), its.held.count(), its.value,
                 mismatches_);
   ++counts_.checks;
 }
 
 void arena_run::copy(use& to, use const& from) {
   static void* const kernel = address_of(sim::register_kernel<&copy_on_device>("copy"));
-  launch_kernel(kernel, to.stream, to.data(), static_cast<int const*>(from.data()), to.count());
+  launch_kernel(kernel, to.stream, to.held.data(), static_cast<int const*>(from.held.data()),
+                to.held.count());
 }
 
 use arena_run::claim(std::size_t on, bool is_kept) {
@@ -61,18 +62,21 @@ use arena_run::claim(std::size_t on, bool is_kept) {
   std::size_t const bytes = sizes[below(coin(8) ? sizes.size() : sizes.size() - 1)];
   stream_ref const stream(streams_[on].get());
   bool const stays = is_kept && planted_ != arena_fault::output_is_scratch;
-  use made{stays ? pool_->claim_kept(stream, bytes) : pool_->claim(stream, bytes), on, ++values_};
+  auto const by_address = [&] {
+    void* const address =
+        stays ? allocator_->allocate_kept(stream, bytes) : allocator_->allocate(stream, bytes);
+    return memory(*allocator_, stream, address, bytes);
+  };
+  use made{coin(4) ? by_address()
+                   : memory(stays ? pool_->claim_kept(stream, bytes) : pool_->claim(stream, bytes)),
+           on, ++values_};
   fill(made);
   return made;
 }
 
-void arena_run::release(use& its) {
+void arena_run::release(use its) {
   check(its, its.stream);
-  if (coin()) {
-    its.held.release(stream_ref(streams_[its.stream].get()));
-  } else {
-    its.held.release();
-  }
+  if (coin()) its.held.release(stream_ref(streams_[its.stream].get()));  // else at its end
 }
 
 void arena_run::order(std::size_t earlier, std::size_t later) {
@@ -99,7 +103,7 @@ void arena_run::enqueue(std::size_t on, outputs* kept) {
       all.push_back(claim(on));
     } else if (chosen < 6) {
       std::swap(any_of(all), all.back());
-      release(all.back());
+      release(std::move(all.back()));
       all.pop_back();
     } else if (chosen == 6) {
       check(any_of(all), on);
@@ -112,11 +116,11 @@ void arena_run::enqueue(std::size_t on, outputs* kept) {
       auto made = std::make_shared<output>();
       made->its = claim(on, true);
       kept->push_back(made);
-    } else if (chosen == 9) {
+    } else if (chosen == 9 && may_fork_) {
       forked_work(on, all);
     }
   }
-  for (use& each : all) release(each);
+  for (use& each : all) release(std::move(each));
 }
 
 // Work on another stream, which is joined at the end. Meanwhile the first goes on.
@@ -132,26 +136,26 @@ void arena_run::forked_work(std::size_t on, std::vector<use>& all) {
     share(*read, other, planted_ != arena_fault::branch_is_not_ordered);
   }
   if (!theirs.empty() && coin()) {
-    release(theirs.back());
+    release(std::move(theirs.back()));
     theirs.pop_back();
     theirs.push_back(claim(other));
   }
   // Their release is behind the join, or before it; so is what was read.
   if (read && coin()) {
-    release(*read);
+    release(std::move(*read));
     read.reset();
   }
   for (std::uint64_t i = below(3); i != 0; --i) all.push_back(claim(on));
   bool const is_late = coin();
   if (!is_late)
-    for (use& each : theirs) release(each);
+    for (use& each : theirs) release(std::move(each));
   if (!is_late) theirs.clear();
   order(other, on);
   for (use& each : theirs) {
     check(each, on);
     each.held.release(stream_ref(streams_[on].get()));
   }
-  if (read) release(*read);
+  if (read) release(std::move(*read));
 }
 
 void arena_run::capture(made_graph& place) {
@@ -181,6 +185,41 @@ void arena_run::capture_plainly(made_graph& place, std::size_t on) {
   stop_failing();
   must(cudaStreamEndCapture(streams_[on], &native));
   place = {graph(native), {}};
+}
+
+// Their claims take turns; meanwhile there may be eager work.
+void arena_run::capture_two(made_graph& first, made_graph& second) {
+  std::size_t const one = below(streams_.size());
+  std::size_t const two = (one + 1) % streams_.size();
+  std::size_t const eager = (one + 2) % streams_.size();
+  struct scope {
+    bool& is_over;
+    ~scope() { is_over = true; }
+  } const ends{may_fork_};
+  may_fork_ = false;
+  capture_scope of_one(stream_ref(streams_[one].get()));
+  std::optional<use> held_by_one = claim(one);
+  capture_scope of_two(stream_ref(streams_[two].get()));
+  std::optional<use> held_by_two = claim(two);
+  enqueue(one, nullptr);
+  enqueue(two, nullptr);
+  if (coin()) {
+    release(std::move(*held_by_one));
+    held_by_one.reset();
+  }
+  if (coin()) {
+    use its = claim(eager);
+    release(std::move(its));
+  }
+  enqueue(one, nullptr);
+  release(std::move(*held_by_two));
+  held_by_two.reset();
+  if (held_by_one) release(std::move(*held_by_one));
+  held_by_one.reset();
+  enqueue(two, nullptr);
+  made_graph made{of_one.end()};
+  second = {of_two.end()};
+  first = std::move(made);
 }
 
 // It ends without a graph, with leases that outlive it or end before.
