@@ -34,9 +34,12 @@ bool memory_book::is_idle(void const* address, char* owner, std::size_t bytes) n
   known_address its;
   found->second.owner->tell(its, number_of(address) - found->first);
   if (its.used_by != known_address::use::none || its.is_in_graphs) return false;
-  // Of two slots without a gap it may be the end of the first.
-  bool const is_begin = found->first == number_of(address);
-  if (is_begin && around(book.slots_, number_of(address) - 1) != book.slots_.end()) return false;
+  // Where memory begins behind other memory without a gap, it may be the end of that.
+  if (found->first == number_of(address)) {
+    for (ranges const* const each : {&book.slots_, &book.blocks_, &book.arenas_}) {
+      if (around(*each, number_of(address) - 1) != each->end()) return false;
+    }
+  }
   static_cast<void>(std::snprintf(owner, bytes, "the pool \"%s\"", found->second.label.c_str()));
   return true;
 }

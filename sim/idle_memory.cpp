@@ -47,11 +47,13 @@ void refuse(char const* call, question is_idle, kernel_work const& k) {
 }
 
 void refuse(char const* call, question is_idle, copy_work const& c) {
+  if (c.shape.extent.width == 0 || c.shape.extent.height == 0 || c.shape.extent.depth == 0) return;
   refuse(call, is_idle, c.shape.dstPtr.ptr, "copy, destination");
   refuse(call, is_idle, c.shape.srcPtr.ptr, "copy, source");
 }
 
 void refuse(char const* call, question is_idle, fill_work const& f) {
+  if (f.shape.width == 0 || f.shape.height == 0) return;
   refuse(call, is_idle, f.shape.dst, "fill, destination");
 }
 

@@ -108,6 +108,7 @@ TEST_F(IdleMemory, IsNotWhereOneThatIsUsedEnds) {
   ASSERT_EQ(second.data(), end);
   second.release();
   must(launch_copy(one, cells.data(), end, 0));
+  must(cudaMemsetAsync(end + 1, 0, 0, one));  // nothing
   expect_refused([&] { static_cast<void>(launch_copy(one, cells.data(), end + 1, 0)); },
                  "cudaLaunchKernel", "kernel .*copy.*, argument 1");
   sync(one);
