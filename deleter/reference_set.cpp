@@ -23,6 +23,10 @@ void reference_set::list_members(std::vector<reclaimable const*>& found) const {
   }
 }
 
+kept_sets::~kept_sets() {
+  std::lock_guard const lock(mutex_);  // a program's ThreadSanitizer sees it
+}
+
 bool kept_sets::add(reference_set& set) {
   std::lock_guard const lock(mutex_);
   if (!is_released_) sets_.emplace_back(set);

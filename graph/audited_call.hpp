@@ -29,6 +29,14 @@ enum class audited_call : std::uint8_t { capture, instantiate };
 void refuse_audited(char const* call, graph_ref const& graph, audit_use use, audited_call what,
                     std::span<cudaGraph_t const> bodies = {});
 
+// How much work the calling thread has enqueued on streams that do not capture. 0 but on the
+// simulated runtime.
+[[nodiscard]] std::uint64_t eager_work() noexcept;
+
+// On the simulated runtime, unless nothing is to be audited: throws usage_error if the graph that
+// was captured has no nodes and holds nothing, and there is more of that than `before`.
+void refuse_empty(char const* call, cudaGraph_t captured, audit_use use, std::uint64_t before);
+
 // Throws usage_error if the graph still uses memory that the `hoisted` has released, and as
 // audit(). `by`: null: nothing is asked.
 void refuse_released(char const* call, graph_ref const& graph, hoist_note const* by,

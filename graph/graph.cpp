@@ -283,6 +283,7 @@ capture_scope::capture_scope(char const* call, stream_ref stream, capture_option
   });
   // On failure, what needs the graph's id asks the graph.
   static_cast<void>(succeeded(detail::query_capture(stream_, captured_)));
+  eager_before_ = eager_work();
 }
 
 capture_scope::capture_scope(stream_ref stream, audit_use audit, capture_info const& begun) noexcept
@@ -336,6 +337,7 @@ graph capture_scope::end_as(char const* call, source_location where) {
     graph made(std::move(core));
     graph_registry::global().report_outliving(captured_.id, captured);
     refuse_audited(call, made, audit_, audited_call::capture);
+    refuse_empty(call, captured, audit_, eager_before_);
     return made;
   });
 }

@@ -308,7 +308,9 @@ void graph_core::destroy(cudaGraphNode_t doomed, std::uint64_t in_body) {
     check(cudaGraphDestroyNode(doomed), "cudaGraphDestroyNode");
     return doomed;
   };
+  std::uint64_t& ended = ended_[doomed];
   keep_after(call, {});
+  ended = ++nodes_ended;
   is_changed_ = true;
   homes_.swap(homes);
   std::erase_if(bodies, is_gone);

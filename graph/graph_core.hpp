@@ -11,6 +11,7 @@
 #include <span>
 #include <string_view>
 #include <type_traits>
+#include <unordered_map>
 #include <vector>
 
 #include "escrow/detail/retired_object.hpp"
@@ -91,6 +92,12 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   // Also takes off the graph what the node kept; if that fails, seal() does. A conditional node's
   // bodies go with it.
   void destroy(cudaGraphNode_t doomed, std::uint64_t in_body);
+  // Whether a node with the handle was destroyed since: one that was made when so many had been.
+  [[nodiscard]] bool has_ended(cudaGraphNode_t node, std::uint64_t made_at) const noexcept {
+    auto const found = ended_.find(node);
+    return found != ended_.end() && found->second > made_at;
+  }
+  std::uint64_t nodes_ended = 0;
   // Nodes went by a call that this is not told.
   void note_changed() noexcept { is_changed_ = true; }
 
@@ -148,6 +155,8 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   // In the order of changes: the last of a node counts. Not a map, which allocates for each node.
   std::vector<kept_owner> payloads_;
   std::map<std::uint64_t, std::uint64_t> homes_;  // of destroyed bodies
+  // By the handle: which of those that ended the last node with it was, from 1.
+  std::unordered_map<cudaGraphNode_t, std::uint64_t> ended_;
   bool is_exposed_ = false;
   bool is_changed_ = false;  // nodes were changed or destroyed since seal()
   reference_sets placed_;    // on the graph, with all payloads

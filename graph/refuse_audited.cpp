@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether a call audits, and what it refuses.
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -11,9 +12,12 @@
 #include "escrow/graph/audit.hpp"
 #include "escrow/internal/hoist_note.hpp"
 #include "escrow/internal/parked_group.hpp"
+#include "escrow/internal/reference_set.hpp"
 
 // There if the simulated runtime is linked in the runtime's place.
 extern "C" [[gnu::weak, gnu::visibility("hidden")]] char const escrow_simulated_runtime;
+extern "C" [[gnu::weak, gnu::visibility("hidden")]] unsigned long long
+escrow_simulated_eager_work() noexcept;
 
 namespace escrow::inline v0_2 {
 
@@ -52,6 +56,21 @@ void refuse_audited(char const* call, graph_ref const& graph, audit_use use, aud
   std::string problem = text.substr(0, advice);
   if (found.size() > 1) problem += " (and " + std::to_string(found.size() - 1) + " more)";
   throw usage_error(call, problem, text.substr(advice + 2));
+}
+
+std::uint64_t eager_work() noexcept {
+  return &escrow_simulated_eager_work != nullptr ? escrow_simulated_eager_work() : 0;
+}
+
+void refuse_empty(char const* call, cudaGraph_t captured, audit_use use, std::uint64_t before) {
+  if (eager_work() <= before || refusal_of(use, audited_call::capture) == refusal::nothing) return;
+  std::size_t nodes = 0;
+  check(cudaGraphGetNodes(captured, nullptr, &nodes), "cudaGraphGetNodes");
+  if (nodes != 0 || graph_registry::global().sets_on(captured) != 0) return;
+  throw usage_error(call,
+                    "nothing was captured: the function enqueued its work on another stream, where "
+                    "it runs now",
+                    "enqueue it on the stream that is captured, which the function is given");
 }
 
 void refuse_released(char const* call, graph_ref const& graph, hoist_note const* by,

@@ -16,7 +16,7 @@ constexpr char const* adding = "graph_builder_ref::add";
 }  // namespace
 
 graph_builder_ref::graph_builder_ref(graph const& into) noexcept
-    : core_(into.core()), in_(graph_ref(into).get()), standing_(standing::there) {}
+    : core_(into.core()), in_(graph_ref(into).get()), is_empty_(false) {}
 
 // In the library, where a program's ThreadSanitizer does not see the graph's count.
 graph_builder_ref::graph_builder_ref(graph_builder_ref const&) noexcept = default;
@@ -37,17 +37,17 @@ body_graph body_graph::kept() const noexcept {
 }
 
 graph_core& graph_builder_ref::require(char const* call) const {
-  if (standing_ == standing::empty) {
+  if (is_empty_) {
     throw usage_error(call, "the node, or place, is empty: it is of no graph",
                       "use what add() or build() returned");
-  }
-  if (standing_ == standing::destroyed) {
-    throw usage_error(call, "the node was destroyed", "use it before its destroy()");
   }
   graph_core& core = detail::require_graph(call, core_.lock().get());
   if (!core.has_body(body_)) {
     throw usage_error(call, "the node, or place, is in a body that was destroyed with its node",
                       "use it before the destroy() of the conditional node");
+  }
+  if (core.has_ended(after_, made_at_)) {
+    throw usage_error(call, "the node was destroyed", "use it before its destroy()");
   }
   return core;
 }
@@ -57,22 +57,28 @@ void graph_builder_ref::require_beside(char const* call, std::string const& argu
   auto const refuse = [&](char const* problem, char const* advice) {
     throw usage_error(call, argument + problem, advice);
   };
-  if (other.standing_ == standing::empty) {
+  if (other.is_empty_) {
     refuse(" is an empty node: it is of no graph", "pass what add() returned");
   }
-  if (other.standing_ == standing::destroyed) {
-    refuse(" is a node that was destroyed", "pass a node that is there");
-  }
-  if (other.body_ != body_ || other.core_.lock() != core_.lock()) {
+  std::shared_ptr<graph_core> const core = core_.lock();
+  if (other.body_ != body_ || other.core_.lock() != core) {
     refuse(" is a node of another graph, or of another body", "pass nodes of one graph");
+  }
+  if (core != nullptr && core->has_ended(other.after_, other.made_at_)) {
+    refuse(" is a node that was destroyed", "pass a node that is there");
   }
 }
 
 node graph_builder_ref::node_of(cudaGraphNode_t handle) const noexcept {
+  std::shared_ptr<graph_core> const core = core_.lock();
+  return core != nullptr ? node_of(handle, *core) : node();
+}
+
+node graph_builder_ref::node_of(cudaGraphNode_t handle, graph_core const& core) const noexcept {
   if (handle == nullptr) return {};
   graph_builder_ref place = *this;
   place.after_ = handle;
-  if (place.standing_ == standing::destroyed) place.standing_ = standing::there;
+  place.made_at_ = core.nodes_ended;
   return node(std::move(place));
 }
 
@@ -82,8 +88,8 @@ node graph_builder_ref::add_node(graph_core& core, detail::node_draft& draft) co
     return core.add(in_, {&after_, count}, draft.params,
                     {std::move(draft.payload), std::move(draft.shared)}, draft.attributes);
   };
-  return node_of(
-      with_note(call, [&](cudaError_t status) { return add_note(status, draft.params); }));
+  auto const why = [&](cudaError_t status) { return add_note(status, draft.params); };
+  return node_of(with_note(call, why), core);
 }
 
 allocation graph_builder_ref::add(alloc_kind const& kind, source_location where) const {

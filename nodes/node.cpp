@@ -127,7 +127,7 @@ void node::set_params_in(graph_exec& exec, detail::node_draft& draft) const {
 
 graph_core& node::core_in(char const* call, graph_exec const& exec) const {
   std::shared_ptr<graph_core> const source = exec.source(call);
-  if (standing_ != standing::there) return require(call);  // which throws
+  if (is_empty_) return require(call);  // which throws
   bool const is_there = source != nullptr && source->native() != nullptr;
   if (is_there && core_.lock() == source) return require(call);
   throw usage_error(
@@ -139,7 +139,6 @@ void node::destroy(source_location where) const {
   detail::called_at("node::destroy", where, [&] {
     graph_core& core = require("node::destroy");
     with_note([&] { core.destroy(get(), body_); }, destroy_note);
-    standing_ = standing::destroyed;
   });
 }
 

@@ -169,6 +169,9 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
     if (offset >= bytes()) its.what = known_address::kind::unmapped;
     its.group = &group_;
     its.offset = offset;
+    std::lock_guard const lock(mutex_);
+    // Parking copies it.
+    if (is_closed_ || is_taken(offset, offset + 1)) its.used_by = known_address::use::lease;
   }
   [[nodiscard]] use used_now() const;  // of used(), under the lock
 
@@ -249,7 +252,7 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
   address_range range_;
   std::atomic<std::size_t> mapped_{0};  // relaxed: under one of the locks, or a number
 
-  std::mutex mutex_;  // guards all below; taken with or without mapping_
+  mutable std::mutex mutex_;  // guards all below; taken with or without mapping_
   std::map<std::uint64_t, layout> graphs_;
   std::list<arena_place> rested_;
   std::vector<arena_place*> taken_;  // of all graphs; they do not overlap, and are in order

@@ -48,7 +48,7 @@ memory_source memory_source::device() {
 }
 
 memory_source memory_source::cuda_malloc() {
-  return {cudaMalloc, cudaFree, "cudaMalloc"};
+  return {cudaMalloc, cudaFree, "cudaMalloc", false};
 }
 
 memory_source memory_source::pinned_host() {
@@ -94,7 +94,8 @@ namespace {
 cudaError_t allocate_patiently(memory_source const& source, void** address, std::size_t bytes) {
   constexpr auto wait_max = std::chrono::milliseconds(100);  // as pool_options::reclaim_wait_max
   std::optional<host_wait> wait;
-  bool has_trimmed = source.is_host_written;  // of host memory pools give nothing back
+  bool has_trimmed =
+      source.is_host_written.value_or(false);  // of host memory pools give nothing back
   while (true) {
     deleter_core const* const others = deleter_core::global_or_null();
     std::uint64_t const before = others != nullptr ? others->reclaimed() : 0;

@@ -183,7 +183,16 @@ bool device_store::free_later(void* address) noexcept {
   auto const found = blocks_.find(address);
   if (found == blocks_.end()) return false;
   found->second.is_late = true;
+  if (deleter_core* const global = deleter_core::global_or_null()) global->wake();
   return true;
+}
+
+void device_store::free_late(store_place const& in) noexcept {
+  void* late = take_late(in);
+  if (late == nullptr) return;
+  // As its destructor would have done: the memory may be in use.
+  static_cast<void>(succeeded(clean_up_on_device(in.device(), wait_for_device)));
+  for (; late != nullptr; late = take_late(in)) static_cast<void>(succeeded(free(late)));
 }
 
 void* device_store::take_late(store_place const& in) noexcept {
@@ -206,7 +215,10 @@ bool device_store::settle(std::chrono::nanoseconds least) noexcept {
   } catch (std::bad_alloc const&) {
     return false;
   }
-  for (auto const& each : all) is_more_to_come |= each->settle(least);
+  for (auto const& each : all) {
+    free_late(*each);
+    is_more_to_come |= each->settle(least);
+  }
   return is_more_to_come;
 }
 

@@ -94,6 +94,8 @@ class ESCROW_LOCAL device_store {
   // With that device current, in Relaxed mode. Null if the device has no ranges. Throws cuda_error.
   [[nodiscard]] std::unique_ptr<address_range> map(int device, std::size_t bytes);
   [[nodiscard]] void* take_late(store_place const& in) noexcept;  // null if there is none
+  // On the worker: what free_later() has noted, after a wait for the device.
+  void free_late(store_place const& in) noexcept;
   std::size_t trim_store(int device);
   // Of all devices, what was unused for so long. True if more may follow.
   bool settle(std::chrono::nanoseconds least) noexcept;

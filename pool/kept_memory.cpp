@@ -99,7 +99,8 @@ std::size_t slot_pool::trim_all(int device, slot_pool const* but) noexcept {
   std::size_t freed = 0;
   try {
     for (auto const& each : state::all()) {
-      bool const has_device_memory = *each->source != '\0' && !each->is_host_ordered;
+      bool const has_device_memory =
+          *each->source != '\0' && !each->is_host_ordered.load(std::memory_order_relaxed);
       if (each->options.device != device || !has_device_memory || &each->owner == but) continue;
       freed += each->owner.trim(0);
     }

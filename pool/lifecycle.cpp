@@ -2,7 +2,12 @@
 // Creation and end of pools and slots, and waits for returning slots.
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <memory>
+#include <new>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -75,7 +80,8 @@ slot_pool::state::state(slot_pool& pool, pool_options given, make_function made,
       core(used),
       is_only_device(devices == 1),
       is_host_ordered(options.host_ordered ||
-                      (policy != nullptr && policy->source.is_host_written)),
+                      (policy != nullptr && policy->source.is_host_written.value_or(false))),
+      is_memory_unknown(policy != nullptr && !policy->source.is_host_written.has_value()),
       end_on_worker(*this, used, &end),
       sizes(options.label, policy != nullptr ? scratch_pool::bytes_min : 0,
             (policy != nullptr ? *policy : scratch_policy{}).bytes_max),
@@ -193,8 +199,48 @@ slot::slot(slot_pool& pool, size_class& of, slot_pool::make_function const& make
   unrecorded_.reserve(2);
   also_ready_.reserve(2);
   if (in_arena == nullptr) booked_.prepare(of.label);
+  made_blocks const made;
   resource_ = make(of, in_arena, bytes);
-  if (in_arena == nullptr) booked_.add(*resource_);
+  if (in_arena != nullptr) return;
+  booked_.add(*resource_, made);
+  pool_.state_->look_at(resource_->address);
+}
+
+void slot_pool::state::look_at(void const* memory) noexcept {
+  if (memory == nullptr || !is_memory_unknown.load(std::memory_order_relaxed)) return;
+  cudaPointerAttributes its{};
+  if (!succeeded(cudaPointerGetAttributes(&its, memory))) return;  // of the next block, then
+  bool const is_hosts = its.type == cudaMemoryTypeHost || its.type == cudaMemoryTypeUnregistered;
+  if (is_hosts) is_host_ordered.store(true, std::memory_order_relaxed);
+  is_memory_unknown.store(false, std::memory_order_relaxed);
+}
+
+void booked_slot::add(resource_base const& its, made_blocks const& made) noexcept {
+  if (its.address != nullptr) {
+    memory_book::global().add_slot(std::move(place_), its.address, its.bytes);
+    begin_ = its.address;
+    return;
+  }
+  try {
+    for (void const* const each : made.all) {
+      if (!has(reinterpret_cast<std::uintptr_t>(each))) continue;
+      blocks_.push_back(each);
+      memory_book::global().own_block(each, *this, place_.mapped().label);
+    }
+  } catch (std::bad_alloc const&) {
+    // Audits do not find them.
+  }
+}
+
+bool booked_slot::has(std::uintptr_t block) const noexcept {
+  if (begin_ != nullptr) return true;
+  std::span<std::byte const> const object = of_.resource_->object;
+  for (std::size_t at = 0; at + sizeof(block) <= object.size(); at += alignof(void*)) {
+    std::uintptr_t word = 0;
+    std::memcpy(&word, object.data() + at, sizeof(word));
+    if (word == block) return true;
+  }
+  return false;
 }
 
 void booked_slot::tell(known_address& its, std::size_t /*offset*/) const noexcept {

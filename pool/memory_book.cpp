@@ -13,8 +13,8 @@
 #include "escrow/internal/never_destroyed.hpp"
 
 // Of the simulated runtime, where that is linked: work that uses idle memory ends the process.
-extern "C" [[gnu::weak, gnu::visibility("hidden")]] void escrow_simulated_asks(
-    bool (*is_idle)(void const* address, char* owner, std::size_t bytes) noexcept) noexcept;
+extern "C" [[gnu::weak, gnu::visibility("hidden")]] void escrow_simulated_asks(bool (*is_idle)(
+    void const* address, bool of_graph, char* text, std::size_t bytes) noexcept) noexcept;
 
 namespace escrow::inline v0_2 {
 
@@ -26,22 +26,50 @@ std::uintptr_t number_of(void const* address) {
 
 }  // namespace
 
-bool memory_book::is_idle(void const* address, char* owner, std::size_t bytes) noexcept {
+bool memory_book::is_idle(void const* address, bool of_graph, char* text,
+                          std::size_t bytes) noexcept {
   memory_book& book = global();
+  std::uintptr_t const number = number_of(address);
   std::lock_guard const lock(book.mutex_);
-  auto const found = around(book.slots_, number_of(address));
-  if (found == book.slots_.end()) return false;
-  known_address its;
-  found->second.owner->tell(its, number_of(address) - found->first);
-  if (its.used_by != known_address::use::none || its.is_in_graphs) return false;
+  auto const found = book.owned_around(number);
+  if (found == nullptr) return false;
+  known_address its{.what = known_address::kind::slot};
+  found->second.owner->tell(its, number - found->first);
+  char const* problem = nullptr;
+  if (its.group == nullptr) {
+    if (its.used_by != known_address::use::none || its.is_in_graphs) return false;
+    if (!found->second.owner->has(found->first)) return false;
+    problem = of_graph
+                  ? "the pool \"%s\", where it is free; claim in the capture, and release what "
+                    "hoist() returned after the last launch"
+                  : "the pool \"%s\", where it is free; enqueue the work before its lease ends, "
+                    "or it is deallocated, and keep no address longer";
+  } else if (its.what == known_address::kind::unmapped) {
+    problem =
+        "the arena of the sharing group \"%s\", which has no memory there while it is parked; "
+        "unpark() it first";
+  } else {
+    if (of_graph || its.used_by != known_address::use::none) return false;
+    problem =
+        "the arena of the sharing group \"%s\", where no lease is: the next launch may "
+        "overwrite it; claim what stays after its capture by claim_kept()";
+  }
   // Where memory begins behind other memory without a gap, it may be the end of that.
-  if (found->first == number_of(address)) {
+  if (found->first == number) {
     for (ranges const* const each : {&book.slots_, &book.blocks_, &book.arenas_}) {
-      if (around(*each, number_of(address) - 1) != each->end()) return false;
+      if (around(*each, number - 1) != each->end()) return false;
     }
   }
-  static_cast<void>(std::snprintf(owner, bytes, "the pool \"%s\"", found->second.label.c_str()));
+  static_cast<void>(std::snprintf(text, bytes, problem, found->second.label.c_str()));
   return true;
+}
+
+memory_book::ranges::value_type const* memory_book::owned_around(std::uintptr_t address) const {
+  for (ranges const* const each : {&slots_, &blocks_, &arenas_}) {
+    auto const found = around(*each, address);
+    if (found != each->end() && found->second.owner != nullptr) return &*found;
+  }
+  return nullptr;
 }
 
 memory_book& memory_book::global() {
@@ -100,6 +128,27 @@ void memory_book::end(ranges& in, void const* begin) noexcept {
   ended_.insert(std::move(ended));
 }
 
+made_blocks*& made_blocks::current() noexcept {
+  thread_local made_blocks* innermost = nullptr;
+  return innermost;
+}
+
+void memory_book::own_block(void const* begin, range_owner const& its, std::string const& label) {
+  std::lock_guard const lock(mutex_);
+  auto const found = blocks_.find(number_of(begin));
+  if (found == blocks_.end()) return;
+  found->second.label = label;
+  found->second.owner = &its;
+}
+
+void memory_book::disown_block(void const* begin, range_owner const& its) noexcept {
+  std::lock_guard const lock(mutex_);
+  auto const found = blocks_.find(number_of(begin));
+  if (found == blocks_.end() || found->second.owner != &its) return;
+  found->second.owner = nullptr;
+  found->second.label.clear();
+}
+
 void memory_book::restore_block(void const* begin) noexcept {
   std::lock_guard const lock(mutex_);
   for (ranges* const each : {&ended_, &older_}) {
@@ -134,7 +183,8 @@ known_address memory_book::find(std::uintptr_t address, bool with_freed) {
     if (what == kind::freed && !with_freed) break;
     auto const found = around(*all, address);
     if (found == all->end()) continue;
-    known_address its{.what = what, .of = found->second.label};
+    bool const is_slots = what == kind::block && found->second.owner != nullptr;
+    known_address its{.what = is_slots ? kind::slot : what, .of = found->second.label};
     if (found->second.owner != nullptr) found->second.owner->tell(its, address - found->first);
     return its;
   }

@@ -10,6 +10,8 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "escrow/internal/address_lookup.hpp"
 #include "escrow/version.hpp"
@@ -21,15 +23,33 @@ class range_owner {
  public:
   // What it is, for an address at `offset` from the begin. Any thread, under the book's lock.
   virtual void tell(known_address& its, std::size_t offset) const noexcept = 0;
+  // Of a block that is an object's: whether the object still has it. Not while that changes.
+  [[nodiscard]] virtual bool has(std::uintptr_t /*block*/) const noexcept { return true; }
 
  protected:
   ~range_owner() = default;
 };
 
+// The blocks that the calling thread allocates in its lifetime, but for those of a later one.
+class made_blocks {
+ public:
+  made_blocks() noexcept : outer_(std::exchange(current(), this)) {}
+  made_blocks(made_blocks&&) = delete;
+  ~made_blocks() { current() = outer_; }
+  [[nodiscard]] static made_blocks* now() noexcept { return current(); }
+
+  std::vector<void const*> all = {};
+
+ private:
+  [[nodiscard]] static made_blocks*& current() noexcept;
+
+  made_blocks* const outer_;
+};
+
 // What: the ranges of addresses of all slots but those of arenas, of all blocks that Escrow
 //   allocates, and of all arenas; and the last few hundred that ended.
-// Thread safety: any thread. One lock, held across no CUDA call; under it only capture_reuse's is
-//   taken.
+// Thread safety: any thread. One lock, held across no CUDA call; under it only capture_reuse's, or
+//   the layout's of an arena, is taken.
 // Lifetime: the process's. A range is removed before its memory is freed, since the next owner may
 //   add it at once.
 // Errors: what adds throws std::bad_alloc; what removes allocates nothing.
@@ -55,7 +75,13 @@ class memory_book final : public address_lookup {
     add(arenas_, begin, bytes, {.label = std::move(label), .owner = &its});
   }
   void remove_arena(void const* begin) noexcept { end(arenas_, begin); }
-  void add_block(void const* begin, std::size_t bytes) { add(blocks_, begin, bytes, {}); }
+  void add_block(void const* begin, std::size_t bytes) {
+    add(blocks_, begin, bytes, {});
+    if (made_blocks* const made = made_blocks::now()) made->all.push_back(begin);
+  }
+  // A block that the object of a slot has is used as the slot is.
+  void own_block(void const* begin, range_owner const& its, std::string const& label);
+  void disown_block(void const* begin, range_owner const& its) noexcept;
   void remove_block(void const* begin) noexcept { end(blocks_, begin); }
   void restore_block(void const* begin) noexcept;  // it was not freed after all
 
@@ -69,10 +95,13 @@ class memory_book final : public address_lookup {
  private:
   static constexpr std::size_t ended_max = 256;
 
-  // Whether it is in a slot that nobody has; then writes whose. For the simulated runtime.
-  [[nodiscard]] static bool is_idle(void const* address, char* owner, std::size_t bytes) noexcept;
+  // Whether it is in a slot that nobody has, or where an arena is unmapped, or, unless a graph uses
+  // it, has no lease; then writes whose that is, and what to do. For the simulated runtime.
+  [[nodiscard]] static bool is_idle(void const* address, bool of_graph, char* text,
+                                    std::size_t bytes) noexcept;
   void add(ranges& to, void const* begin, std::size_t bytes, range made);
   void end(ranges& in, void const* begin) noexcept;
+  [[nodiscard]] ranges::value_type const* owned_around(std::uintptr_t address) const;
   static void forget(ranges& ended, std::uintptr_t begin, std::uintptr_t end) noexcept;
   [[nodiscard]] static ranges::const_iterator around(ranges const& all, std::uintptr_t address);
 

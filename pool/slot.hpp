@@ -51,15 +51,14 @@ class booked_slot final : range_owner {
   booked_slot(booked_slot&&) = delete;
   ~booked_slot() {
     if (begin_ != nullptr) memory_book::global().remove_slot(begin_);
+    for (void const* const each : blocks_) memory_book::global().disown_block(each, *this);
   }
   // First, since later, with the resource, nothing may fail. Throws std::bad_alloc.
   void prepare(std::string const& label) { place_ = memory_book::make_place(*this, label); }
-  void add(resource_base const& its) noexcept {
-    if (its.address == nullptr) return;
-    memory_book::global().add_slot(std::move(place_), its.address, its.bytes);
-    begin_ = its.address;
-  }
+  // `made`: what was allocated for it.
+  void add(resource_base const& its, made_blocks const& made) noexcept;
   void tell(known_address& its, std::size_t offset) const noexcept override;
+  [[nodiscard]] bool has(std::uintptr_t block) const noexcept override;
 
   // Who has it. Relaxed: a value alone.
   std::atomic<known_address::use> use{known_address::use::none};
@@ -68,6 +67,7 @@ class booked_slot final : range_owner {
   slot const& of_;
   memory_book::place place_;
   void const* begin_ = nullptr;
+  std::vector<void const*> blocks_;  // of memory_book, that its object has
 };
 
 // A use of a slot that no event covers yet. Listed in deferred_slots, under its lock, while the

@@ -41,7 +41,8 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   // claim.cpp
   [[nodiscard]] claimed_slot claim(claim_request const& asked, size_class& of);
   [[nodiscard]] claim_kind kind_of(claim_request const& asked) const noexcept {
-    return is_host_ordered ? claim_kind::for_host : asked.kind;
+    bool const is_for_host = is_host_ordered.load(std::memory_order_relaxed);
+    return is_for_host ? claim_kind::for_host : asked.kind;
   }
   [[nodiscard]] claimed_slot leased(slot& taken, stream_use const& on, source_location where,
                                     std::uint64_t capture_id = 0) noexcept {
@@ -116,6 +117,8 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   // Makes the captured graph hold the slot, claimed in that capture or not; if it throws, not.
   void hold_in_graph(slot& taken, capture_info const& capture, bool is_claim,
                      source_location where);
+
+  void look_at(void const* memory) noexcept;  // lifecycle.cpp: of a new block
 
   // release.cpp
   // `stream` without its id; the device queried only for an ambiguous handle.
@@ -216,8 +219,11 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   char const* const source;  // memory_source::name; empty: a resource_pool's
   make_function const make;
   deleter_core& core;
-  bool const is_only_device;   // no stream can be of another device
-  bool const is_host_ordered;  // all claims are for the host: it writes the resources
+  bool const is_only_device;  // no stream can be of another device
+  // All claims are for the host, which writes the resources. Relaxed: a value alone; claims that
+  // find blocks come after who made these, by a list's lock.
+  std::atomic<bool> is_host_ordered;
+  std::atomic<bool> is_memory_unknown;  // its first block tells whether that is so; relaxed, too
   worker_node end_on_worker;
 
   pool_sizes sizes;

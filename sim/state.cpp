@@ -50,7 +50,9 @@ void print_callers() {
     int status = 0;
     std::unique_ptr<char, decltype(&std::free)> const name(
         abi::__cxa_demangle(found.dli_sname, nullptr, nullptr, &status), &std::free);
-    std::fprintf(stderr, "  called by %s\n", name != nullptr ? name.get() : found.dli_sname);
+    std::string_view const text = name != nullptr ? name.get() : found.dli_sname;
+    if (text.find("std::") < text.find('(')) continue;  // how the library calls it is of no use
+    std::fprintf(stderr, "  called by %s\n", text.data());
   }
 }
 }  // namespace

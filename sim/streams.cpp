@@ -120,6 +120,7 @@ cudaError_t enqueue(api_call& c, cudaStream_t handle, cudaGraphNodeType type, wo
   if (stream->capturing != nullptr) return capture_work(c, *stream, type, std::move(what));
   if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
   refuse_idle_memory(c.name, what);
+  ++c.me.eager_work;
   bool const blocks = blocks_caller(what);
   op_ptr const enqueued = submit(stream, std::move(what));
   if (blocks) block_on(c.lock, {enqueued}, c.name);
@@ -170,3 +171,9 @@ cudaError_t wait(api_call& c, std::shared_ptr<stream_state> const& stream,
 }
 
 }  // namespace escrow::sim::model
+
+unsigned long long escrow_simulated_eager_work() noexcept {
+  auto& s = escrow::sim::model::the();
+  std::lock_guard const lock(s.mutex);
+  return escrow::sim::model::this_thread_unchecked().eager_work;
+}

@@ -33,3 +33,6 @@ cudaError_t wait(api_call& c, std::shared_ptr<stream_state> const& stream,
                  std::shared_ptr<event_state> const& event, unsigned int flags);
 
 }  // namespace escrow::sim::model
+
+// How much the calling thread has put on streams that did not capture. For Escrow's texts.
+extern "C" [[gnu::visibility("hidden")]] unsigned long long escrow_simulated_eager_work() noexcept;

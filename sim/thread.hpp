@@ -25,6 +25,7 @@ struct thread_record {
   int in_callback = 0;
   // In a function of the driver that does what one of the runtime does.
   bool asks_driver = false;
+  std::uint64_t eager_work = 0;  // how much it has put on streams that did not capture
   // The operation whose kernel body this thread is running.
   op* kernel = nullptr;
   // cudaStreamPerThread, by device.

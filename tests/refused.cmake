@@ -47,6 +47,8 @@ set(cases
   "launch(stream, function, config, shared, 1), place.add(kernel_node(function, config, shared, 1)), \
 launch(stream, function, config, std::move(device), 1), worker.retire(stream, shared), \
 worker.retire(plain_graph, std::move(unique)), retain(stream, shared), worker.retire(stream, owned_stream()), \
+worker.retire(stream, std::unique_ptr<void, frees_device_memory>()), retain(stream, std::shared_ptr<void>(shared)), \
+worker.retire(std::unique_ptr<void, frees_device_memory>()), \
 static_cast<void>(make_stream_shared<int>(1))" "compiles"
   # Owners.
   "worker.retire(stream)" "${frees_nothing}"
@@ -62,6 +64,7 @@ static_cast<void>(make_stream_shared<int>(1))" "compiles"
   "escrow::event done\; worker.retire_after(done, std::move(unique))" "std::move the event into the call"
   "retain(stream, plain)" "${frees_nothing}"
   "retain(stream, address)" "${frees_nothing}"
+  "worker.retire(stream, std::weak_ptr<int>(shared))" "a std::weak_ptr keeps nothing alive"
   "worker.retire(stream, unique)" "the owner cannot be copied: std::move it into the call"
   "worker.retire(stream, [shared] {})" "the owner is destroyed, and not called"
   "retain(stream, [shared] {})" "the owner is destroyed, and not called"
@@ -76,6 +79,7 @@ static_cast<void>(make_stream_shared<int>(1))" "compiles"
   "launch(nullptr, function, config, shared, 1)" "takes a stream first: the default one is cudaStreamLegacy"
   "launch(stream, function, dim3(1), dim3(1), shared, 1)" "takes .\\.grid = ..., .block = .... third"
   "launch(stream, kernel(function), shared, 1)" "takes .\\.grid = ..., .block = .... third"
+  "launch(function, {.grid = {1}}, stream, shared, 1)" "takes a stream first, then the kernel"
   # Arguments of kernels.
   "launch(stream, function, config, shared)" "${too_few}"
   "place.add(kernel_node(function, config, shared, 1, 2))" "${too_few}"
@@ -119,6 +123,7 @@ struct owned_stream {
 };
 struct frees_device_memory {
   void operator()(int* address) const noexcept;
+  void operator()(void* address) const noexcept;
 };
 void refused(stream_ref stream, cudaStream_t plain, cudaEvent_t event, cudaGraph_t plain_graph,
              cudaGraphExec_t exec, deleter& worker, void (*function)(int*, int),

@@ -60,6 +60,49 @@ TEST_F(Audit, FindsALeaseOfBeforeTheCaptureThatIsUsedByItsAddress) {
   EXPECT_NE(idle.front().text.find("it is free"), std::string::npos) << idle.front().text;
 }
 
+/// With memory of its own, as pools are made of.
+struct has_buffer {
+  device_buffer<int> buffer{64};
+  int* others = nullptr;
+};
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+TEST_F(Audit, RefusesAnEmptyGraphIfTheWorkWentToAnotherStream) {
+  auto const on_another = [&](stream_ref) { must(launch_add(two, cells.data(), 1)); };
+  expect_error<usage_error>([&] { return escrow::capture(one, on_another); },
+                            {"capture: nothing was captured", "on another stream",
+                             "enqueue it on the stream that is captured"});
+  static_cast<void>(escrow::capture(one, on_another,
+                                    capture_options(  //
+                                        cudaStreamCaptureModeThreadLocal, audit_use::no)));
+  static_cast<void>(escrow::capture(one, [] {}));
+  static_cast<void>(escrow::capture(one, [&](stream_ref on) {
+    on_another(on);
+    must(launch_add(on.get(), cells.data(), 1));
+  }));
+  sync(two);
+}
+#endif
+
+TEST_F(Audit, FindsMemoryThatThePooledObjectHas) {
+  device_buffer<int> const shared(64);
+  resource_pool<has_buffer> pool(options(4), [&] {
+    has_buffer made;
+    made.others = shared.data();
+    return made;
+  });
+  auto early = pool.claim(one.get());
+  graph const uses = captured_use(early->buffer.data());
+  expect_only(audit(uses), problem::not_held, early->buffer.data());
+  expect_healthy(captured_use(early->others));
+  expect_healthy(captured([&](cudaStream_t on) {
+    must(launch_add(on, early->buffer.data(), 1));
+    early.record_stream(on);
+  }));
+  has_buffer const taken{.buffer = std::move(early->buffer)};
+  early.release();
+}
+
 TEST_F(Audit, FindsNothingIfTheGraphKeepsTheLeaseOrAnOwnerMayHaveIt) {
   auto launched = scratch.claim<int>(one, values);
   auto retained = scratch.claim<int>(one, values);

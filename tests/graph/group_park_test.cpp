@@ -90,10 +90,14 @@ TEST_F(GroupPark, KeepsContentsIfAsked) {
     must(launch_fill(on, written, values, 42));
   }));
   write.launch(two);
+  // As a graph that reads what another one has left.
+  owned_graph const reads = captured_plainly(
+      [&](cudaStream_t on) { must(launch_check(on, written, values, 42, mismatches.data())); });
+  owned_exec const read = instantiate(reads);
   for (int i = 0; i < 3; ++i) {
     group->park({.keep_contents = true});
     group->unpark();
-    must(launch_check(three, written, values, 42, mismatches.data()));
+    must(cudaGraphLaunch(read, three));
     sync(three);
   }
   park_and_back();

@@ -279,8 +279,8 @@ TEST_F(MissingGraph, HasNoNodeThatWasDestroyedAlsoIfAnotherHasItsHandle) {
   node const there = add_to(*built, 0);
   node const gone = add_to(*built, 0, 10);
   exec = graph_exec(*built);
-  gone.destroy();
   node const copied = gone;
+  gone.destroy();
   for (int i = 0; i < 3; ++i) {
     for (node const& each : {gone, copied}) {
       expect_no_node(each, is_gone);

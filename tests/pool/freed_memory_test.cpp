@@ -156,6 +156,16 @@ TEST_F(DeviceMemory, OutOfMemoryIsALastWord) {
 }
 
 #ifdef ESCROW_TEST_RUNTIME_SIM  // on a GPU other processes allocate, too
+TEST_F(DeviceMemory, ThatEndsInACallbackIsFreedByTheWorker) {
+  static_cast<void>(deleter::global());
+  auto* const owner = new std::shared_ptr<device_block>(std::make_shared<device_block>(64));
+  std::size_t const with = sim::alive().device_allocations;
+  auto const end = [](void* its) { delete static_cast<std::shared_ptr<device_block>*>(its); };
+  must(cudaLaunchHostFunc(two, end, owner));
+  sync(two);
+  EXPECT_TRUE(wait_until([&] { return sim::alive().device_allocations < with; }));
+}
+
 TEST_F(DeviceMemory, ThatIsUnusedGoesBackToTheDevice) {
   static_cast<void>(deleter::global());
   std::size_t const before = free_bytes();

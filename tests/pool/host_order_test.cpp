@@ -79,6 +79,27 @@ TEST_F(HostOrder, AStagingLoopIsRightWithAnAllocator) {
   expect_all_batches_arrive(one, [&] { return memory{allocator, one}; });
 }
 
+TEST_F(HostOrder, AStagingLoopIsRightWithASourceThatDoesNotSayWhoWrites) {
+  scratch_policy policy;
+  policy.source = {[](void** address, std::size_t bytes) { return cudaMallocHost(address, bytes); },
+                   cudaFreeHost, "my_pinned"};
+  scratch_pool pool(options(16), policy);
+  expect_all_batches_arrive(one, [&] { return pool.claim<int>(one, count); });
+  scratch_pool of_claimer(options(16), policy);
+  auto local = of_claimer.on(two);
+  expect_all_batches_arrive(two, [&] { return local.claim<int>(count); });
+}
+
+TEST_F(HostOrder, PinnedMemoryIsInTheStreamsOrderIfTheSourceSaysSo) {
+  scratch_policy policy = pinned();
+  policy.source.is_host_written = false;
+  scratch_pool pool(options(16), policy);
+  hold_up(one);
+  for (int i = 0; i < batches; ++i) static_cast<void>(pool.claim<int>(one, count));
+  EXPECT_EQ(pool.stats().grown, 1U);
+  flag.raise();
+}
+
 TEST_F(HostOrder, AStagingLoopIsRightWithASourceThatSaysSo) {
   scratch_policy policy;
   policy.source = {[](void** address, std::size_t bytes) { return cudaMallocHost(address, bytes); },

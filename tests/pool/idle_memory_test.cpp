@@ -19,8 +19,8 @@ class IdleMemory : public pool_world {
   /// The process ends, with the operand, the pool and what to do.
   static void expect_refused(auto run, std::string const& call, std::string const& operand) {
     EXPECT_DEATH(run(), call + ": " + operand +
-                            ": 0x.* is of the pool .*, where it is free; enqueue the work before "
-                            "the lease ends");
+                            ": 0x.* is of the pool .*, where it is free; (enqueue the work before "
+                            "its lease ends|claim in the capture, and release what hoist)");
   }
   [[nodiscard]] int* ended() {
     int* memory = nullptr;
@@ -40,6 +40,49 @@ TEST_F(IdleMemory, IsNoArgumentOfAKernel) {
                  "kernel .*add.*, argument 0");
   expect_refused([&] { static_cast<void>(launch_copy(one, cells.data(), memory + 1, 2)); },
                  "cudaLaunchKernel", "kernel .*copy.*, argument 1");
+}
+
+TEST_F(IdleMemory, MayBeWhatAPooledObjectHas) {
+  struct workspace {
+    device_buffer<int> buffer{64};
+  };
+  resource_pool<workspace> pool(options(4), [] { return workspace(); });
+  int* memory = nullptr;
+  {
+    auto const lease = pool.claim(one.get());
+    memory = lease->buffer.data();
+    must(launch_add(one, memory, 1));
+  }
+  expect_refused([&] { static_cast<void>(launch_add(one, memory, 1)); }, "cudaLaunchKernel",
+                 "kernel .*add.*, argument 0");
+  auto lease = pool.claim(one.get());
+  device_buffer<int> const taken = std::move(lease->buffer);
+  lease.release();
+  must(launch_add(one, taken.data(), 1));  // no object's any more
+  sync(one);
+}
+
+TEST_F(IdleMemory, OfAnArenaIsForGraphsAlone) {
+  sharing_group group;
+  scratch_pool shared(with(options(16), &pool_options::group, group));
+  int* memory = nullptr;
+  graph_exec exec(captured([&](cudaStream_t on) {
+    memory = shared.claim<int>(on, 64).data();
+    must(launch_fill(on, memory, 64, 1));
+  }));
+  exec.launch(one);
+  sync(one);
+  EXPECT_DEATH(static_cast<void>(launch_add(one, memory, 1)),
+               "is of the arena of the sharing group .*, where no lease is: .* by claim_kept");
+  group.run(one, [&](stream_ref on) {
+    auto const held = shared.claim<int>(on, 64);
+    must(launch_add(on.get(), held.data(), 1));
+  });
+  sync(one);
+  static_cast<void>(group.park());
+  EXPECT_DEATH(static_cast<void>(cudaGraphLaunch(exec.get(), one)),
+               "no memory there while it is parked; unpark.. it first");
+  static_cast<void>(group.unpark());
 }
 
 TEST_F(IdleMemory, IsNoOperandOfACopyOrAFill) {

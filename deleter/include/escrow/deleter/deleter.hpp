@@ -29,6 +29,13 @@ namespace escrow::inline v0_2 {
 
 namespace detail {
 
+// g++ 12 takes no `*owner` of these.
+template <class T>
+inline constexpr bool points_to_void = false;
+template <class T>
+requires std::is_void_v<typename T::element_type>
+inline constexpr bool points_to_void<T> = true;
+
 // Before the owner is retired on a capturing stream: a pool's lease, or a pointer to one, gives the
 // graph what was claimed before the capture.
 template <class Owner>
@@ -37,8 +44,10 @@ void tell_of_capture(Owner&& owner, stream_ref stream) {
     if (owner && usable_capture_of("deleter::retire", stream).is_active()) {
       owner.before_retire(stream);
     }
-  } else if constexpr (requires { (*owner).before_retire(stream); }) {
-    if (owner) tell_of_capture(*owner, stream);
+  } else if constexpr (!points_to_void<std::remove_cvref_t<Owner>>) {
+    if constexpr (requires { (*owner).before_retire(stream); }) {
+      if (owner) tell_of_capture(*owner, stream);
+    }
   }
 }
 

@@ -24,9 +24,14 @@ concept retirable =
 
 // Refuses, in one line of error, an argument that no owner can be moved or copied from, or whose
 // destructor frees nothing: a pointer, a handle, a stream.
+template <class T>
+inline constexpr bool is_weak = false;
+template <class T>
+inline constexpr bool is_weak<std::weak_ptr<T>> = true;
 template <class Argument>
 constexpr void require_owner() {
   using owner = std::remove_cvref_t<Argument>;
+  static_assert(!is_weak<owner>, "a std::weak_ptr keeps nothing alive: pass its lock()");
   static_assert(
       !std::is_trivially_destructible_v<owner>,
       "the owner frees nothing: it is a pointer, a CUDA handle, a stream or the like; pass "

@@ -21,7 +21,8 @@ struct known_address {
   //     unmapped   the same, where none is
   //     freed      was one of these
   enum class kind : std::uint8_t { unknown, slot, block, arena, unmapped, freed };
-  // Of a slot: nobody has it, a lease has, or a stream_allocator gave it out as memory.
+  // Of a slot: nobody has it, a lease has, or a stream_allocator gave it out as memory. In an arena
+  // a lease, or memory of an allocator, is there.
   enum class use : std::uint8_t { none, lease, allocation };
 
   kind what = kind::unknown;

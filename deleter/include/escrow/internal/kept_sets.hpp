@@ -23,7 +23,7 @@ class kept_sets : public std::enable_shared_from_this<kept_sets> {
  public:
   kept_sets() = default;
   kept_sets(kept_sets&&) = delete;
-  ~kept_sets() { std::lock_guard const lock(mutex_); }  // a program's ThreadSanitizer sees it
+  ~kept_sets();
 
   // False once released. Throws std::bad_alloc.
   [[nodiscard]] bool add(reference_set& set);

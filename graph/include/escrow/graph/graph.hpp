@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <span>
 #include <utility>
@@ -188,6 +189,8 @@ class ESCROW_API capture_scope {
   cudaStream_t stream_;
   audit_use audit_;
   capture_info captured_;  // none if CUDA did not tell
+  // On the simulated runtime: how much eager work this thread had enqueued when it began.
+  std::uint64_t eager_before_ = std::numeric_limits<std::uint64_t>::max();
   bool is_open_ = true;
   bool is_end_tried_ = false;  // and so it may be over without a graph
 };

@@ -226,7 +226,8 @@ void announce_use(T& argument, stream_ref stream) {
         "kernel_argument_traits has either owner() or before_launch(): which of them keeps it?");
     static_assert(
         requires { customised::before_launch(argument, stream); },
-        "this argument has to be told of its use, and is const");
+        "this argument, such as a lease, has to be told of its use, and is const: declare it "
+        "without const");
     customised::before_launch(argument, stream);
   }
 }

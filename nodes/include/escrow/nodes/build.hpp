@@ -84,11 +84,9 @@ class ESCROW_API graph_builder_ref {
   [[nodiscard]] node node_of(cudaGraphNode_t handle) const noexcept;
 
  protected:
-  enum class standing : std::uint8_t { empty, there, destroyed };
-
   graph_builder_ref(std::shared_ptr<graph_core> const& core, cudaGraph_t in,
                     std::uint64_t body) noexcept
-      : core_(core), in_(in), body_(body), standing_(standing::there) {}
+      : core_(core), in_(in), body_(body), is_empty_(false) {}
 
   // The core, if the graph is there, and this place; else throws usage_error.
   [[nodiscard]] graph_core& require(char const* call) const;
@@ -99,10 +97,11 @@ class ESCROW_API graph_builder_ref {
   cudaGraph_t in_ = nullptr;         // the graph, or the body
   std::uint64_t body_ = 0;           // its number; 0: the graph
   cudaGraphNode_t after_ = nullptr;  // null: nothing
-  // A node's changes with its destroy(), which is for constant nodes, too: they are handles.
-  mutable standing standing_ = standing::empty;
+  std::uint64_t made_at_ = 0;        // how many nodes of the graph had been destroyed then
+  bool is_empty_ = true;             // of no graph
 
  private:
+  [[nodiscard]] node node_of(cudaGraphNode_t handle, graph_core const& core) const noexcept;
   // Adds a node with these parameters, which are CUDA's afterwards.
   node add_node(graph_core& core, detail::node_draft& draft) const;
 };
@@ -157,7 +156,7 @@ ESCROW_API void set_enabled(graph_exec& exec, node const& changed, bool is_enabl
 //   are there: see set() below.
 // Thread safety, Capture: as graph_builder_ref.
 // Lifetime: a value, which knows its graph and does not keep it. Once the node was destroyed, this
-//   is refused, and copies of before must not be used, as with CUDA's handles.
+//   and its copies are refused.
 // Errors: as graph_builder_ref; cuda_error: cudaErrorInvalidValue for parameters of another kind.
 class ESCROW_API node : public graph_builder_ref {
  public:

@@ -243,6 +243,14 @@ void launch(detail::stream_at on, void (*launched)(Parameters...), launch_config
   });
 }
 
+// Internal: what begins with the kernel.
+template <class Launched, class... Arguments>
+void launch(Launched const&, launch_config const&,
+            Arguments&&...) requires(!std::convertible_to<Launched, detail::stream_at>) {
+  static_assert(std::convertible_to<Launched, detail::stream_at>,
+                "launch() takes a stream first, then the kernel, then {.grid = ..., .block = ...}");
+}
+
 // Internal: what is no stream, or no launch_config.
 template <class Stream, class Launched, class Config = launch_config, class... Arguments>
 void launch(Stream const&, Launched const&, Config const&,

@@ -13,6 +13,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -112,6 +113,7 @@ class resource_base {
 
   std::size_t bytes = 0;                   // 0: not known
   void const* address = nullptr;           // of so many; null: not known
+  std::span<std::byte const> object = {};  // what it is in host memory
   std::atomic<std::uint64_t> accessed{0};  // when, by the use_clock: at the claim, and later
 };
 
@@ -130,6 +132,7 @@ class resource_of final : public resource_base {
     if constexpr (requires { static_cast<void const*>(value.data()); }) {
       if (bytes != 0) address = value.data();
     }
+    object = {reinterpret_cast<std::byte const*>(std::addressof(value)), sizeof(value)};
   }
   ~resource_of() override {
     if (!functions_.destroy) return;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -54,7 +55,8 @@ struct ESCROW_API memory_source {
   std::function<cudaError_t(void* address)> free;
   char const* name = "memory_source::allocate";  // what failed, in errors: a string literal
   // The host writes the blocks: a pool's claims then are those of scratch_pool::claim_for_host.
-  bool is_host_written = false;
+  // Not set: that is so if the first block is host memory, as cudaPointerGetAttributes says.
+  std::optional<bool> is_host_written = {};
   // `free` neither waits for the device nor blocks launches. Else blocks are freed only by trim(),
   // close_for(), scratch_policy::idle_max and at a limit.
   bool is_cheap_to_free = false;
@@ -76,7 +78,8 @@ struct ESCROW_API memory_source {
 
 // Owns memory of the device that is current at construction, or of another source.
 // Lifetime: the destructor waits for the whole device, as cudaFree does, since the block may be in
-//   use; not in a pool, nor retired: see device_free.
+//   use; not in a pool, nor retired: see device_free. In a CUDA callback it leaves that to the
+//   worker of deleter::global(), if there is one.
 // Capture: capture-safe. In a capture a graph keeps the address: retire or retain the block there.
 // Errors: the constructor throws cuda_error; out of memory, it first frees what scratch pools have
 //   idle on the device, and waits for what deleter::global() reclaims, for at most 0.1 s. The
