@@ -15,7 +15,7 @@ namespace escrow::sim::model {
 namespace {
 
 // Set with release, once, before anything is idle.
-std::atomic<idle_memory_question> asked{nullptr};
+std::atomic<idle_memory_question> question_of_library{nullptr};
 
 idle_memory_question whom_to_ask() noexcept {
   static bool const is_off = [] {
@@ -23,7 +23,7 @@ idle_memory_question whom_to_ask() noexcept {
     char const* const said = std::getenv("ESCROW_AUDIT");
     return said != nullptr && said == std::string_view("0");
   }();
-  return is_off ? nullptr : asked.load(std::memory_order_acquire);
+  return is_off ? nullptr : question_of_library.load(std::memory_order_acquire);
 }
 
 // What uses memory, for one call.
@@ -89,5 +89,5 @@ void refuse_idle_memory(char const* call, graph_state const& graph) {
 }  // namespace escrow::sim::model
 
 void escrow_simulated_asks(escrow::sim::model::idle_memory_question is_idle) noexcept {
-  escrow::sim::model::asked.store(is_idle, std::memory_order_release);
+  escrow::sim::model::question_of_library.store(is_idle, std::memory_order_release);
 }
