@@ -8,11 +8,13 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "arena.hpp"
 #include "claim_search.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
+#include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_2 {
 
@@ -44,6 +46,15 @@ claimed_slot slot_pool::claim_search::run_in(group_scope& scope) {
   return in.leased(*found, on, asked.where);
 }
 
+void slot_pool::state::wait_in_scope(slot& used) noexcept {
+  if (used.place_ == nullptr || used.unrecorded_.empty() || is_reclaiming()) return;
+  if (group_scope::of(used.place_->graph) == nullptr) return;
+  std::erase_if(used.unrecorded_, [](stream_use const& use) {
+    if (!captures_nothing(use.handle)) return false;
+    return succeeded(retry_cleanup_relaxed([&use] { return cudaStreamSynchronize(use.handle); }));
+  });
+}
+
 void slot_pool::state::leave_arena(slot& idle) noexcept {
   idle.in_group_.reset();
   idle.last_in_group_.reset();
@@ -54,7 +65,8 @@ void slot_pool::state::leave_arena(slot& idle) noexcept {
   }
   // What the scope's stream comes after, its next claims come after.
   auto const wait_for = [&](cudaEvent_t ready) {
-    return succeeded(cudaStreamWaitEvent(scope->stream, ready, 0));
+    if (succeeded(cudaStreamWaitEvent(scope->stream, ready, 0))) return true;
+    return !is_reclaiming() && succeeded(cudaEventSynchronize(ready));
   };
   bool is_ordered = idle.is_done_ || idle.key_ == scope->stream_id || wait_for(idle.ready());
   for (cached_event const& also : idle.also_ready_) {

@@ -121,6 +121,7 @@ record_status slot_pool::lease_end::release_eager(state& in, claimed_slot& lease
     return {};
   }
   record_status const recorded = in.record_uses(used);
+  in.wait_in_scope(used);
   in.finish_release(used);
   return recorded;
 }
@@ -162,6 +163,7 @@ void slot_pool::lease_end::release_or_defer(state& in, claimed_slot& lease,
     used.unrecorded_.push_back(on);
   }
   static_cast<void>(in.record_uses(used));
+  in.wait_in_scope(used);
   in.finish_release(used);
 }
 

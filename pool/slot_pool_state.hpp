@@ -110,6 +110,8 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
     return in_arena.may_be ? arena::known(*options.group->order()) : nullptr;
   }
   void leave_arena(slot& idle) noexcept;  // free for its scope's next claims, or destroyed
+  // The end of a run() covers its stream: on the host, waits for uses that could not be recorded.
+  void wait_in_scope(slot& used) noexcept;
 
   // captured.cpp
   static void count_outside(slot& held, bool is_claim, int change) noexcept;

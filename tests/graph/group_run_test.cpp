@@ -357,5 +357,27 @@ TEST_F(GroupRun, NeverOverlapsLaunchesOfTheGroup) {
   EXPECT_LE(mebibytes(), 6U);
 }
 
+#ifdef ESCROW_TEST_RUNTIME_SIM
+TEST_F(GroupRun, WaitsOnTheHostForAUseThatCannotBeRecorded) {
+  graph_exec other(captured([&](cudaStream_t on) { use_scratch(scratch(), on, 5); }));
+  group->run(one, [&] {
+    auto held = scratch().claim(one, 4096);
+    fill(held, one, 6);
+    owned_event const filled = make_event();
+    must(cudaEventRecord(filled, one));
+    must(cudaStreamWaitEvent(two, filled, 0));
+    held.record_stream(two);
+    must(launch_sleep(two, 20'000));
+    check(held, two, 6);
+    errors_expected = true;
+    sim::fail_call_here("cudaEventRecord", cudaErrorUnknown, 1, 100);
+    EXPECT_THROW(held.release(), cuda_error);
+    sim::clear_faults();
+  });
+  other.launch(three);
+  sync_all();
+}
+#endif
+
 }  // namespace
 }  // namespace escrow::test
