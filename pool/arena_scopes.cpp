@@ -66,7 +66,8 @@ void slot_pool::state::leave_arena(slot& idle) noexcept {
   // What the scope's stream comes after, its next claims come after.
   auto const wait_for = [&](cudaEvent_t ready) {
     if (succeeded(cudaStreamWaitEvent(scope->stream, ready, 0))) return true;
-    return !is_reclaiming() && succeeded(cudaEventSynchronize(ready));
+    if (is_reclaiming()) return false;
+    return succeeded(retry_cleanup_relaxed([ready] { return cudaEventSynchronize(ready); }));
   };
   bool is_ordered = idle.is_done_ || idle.key_ == scope->stream_id || wait_for(idle.ready());
   for (cached_event const& also : idle.also_ready_) {

@@ -137,9 +137,11 @@ cudaError_t device_store::allocate(void** address, std::size_t bytes, cudaMemPoo
 cudaError_t device_store::free(void* address) noexcept {
   if (address == nullptr) return cudaSuccess;
   std::map<void*, block>::node_type freed;
+  std::uint64_t last_late = 0;  // before this call waits
   {
     std::lock_guard const lock(mutex_);
     freed = blocks_.extract(address);
+    last_late = late_count_;
   }
   if (freed.empty()) return cudaFree(address);  // of somebody else
   std::shared_ptr<store_place> const in = freed.mapped().in;
@@ -173,35 +175,45 @@ cudaError_t device_store::free(void* address) noexcept {
     if (global != nullptr) global->wake();
   }
   if (waits) {
-    while (void* const late = take_late(*in)) static_cast<void>(succeeded(free(late)));
+    while (void* const late = take_late(*in, last_late)) static_cast<void>(succeeded(free(late)));
   }
   return status;
 }
 
 bool device_store::free_later(void* address) noexcept {
-  std::lock_guard const lock(mutex_);
-  auto const found = blocks_.find(address);
-  if (found == blocks_.end()) return false;
-  found->second.is_late = true;
+  {
+    std::lock_guard const lock(mutex_);
+    auto const found = blocks_.find(address);
+    if (found == blocks_.end()) return false;
+    found->second.late = ++late_count_;
+  }
   if (deleter_core* const global = deleter_core::global_or_null()) global->wake();
   return true;
 }
 
 void device_store::free_late(store_place const& in) noexcept {
-  void* late = take_late(in);
-  if (late == nullptr) return;
-  // As its destructor would have done: the memory may be in use.
-  static_cast<void>(succeeded(clean_up_on_device(in.device(), wait_for_device)));
-  for (; late != nullptr; late = take_late(in)) static_cast<void>(succeeded(free(late)));
+  std::uint64_t last = 0;
+  {
+    std::lock_guard const lock(mutex_);
+    for (auto const& [address, its] : blocks_) {
+      if (its.in.get() == &in) last = std::max(last, its.late);
+    }
+  }
+  if (last == 0) return;
+  // As its destructor would have done: the memory may be in use. If it fails, the next call tries.
+  cudaError_t const waited = clean_up_on_device(in.device(), wait_for_device, false);
+  if (!succeeded(waited) && !is_sticky(waited)) return;
+  while (void* const late = take_late(in, last)) static_cast<void>(succeeded(free(late)));
 }
 
-void* device_store::take_late(store_place const& in) noexcept {
+void* device_store::take_late(store_place const& in, std::uint64_t last) noexcept {
   std::lock_guard const lock(mutex_);
-  auto const found = std::ranges::find_if(blocks_, [&in](auto const& each) {
-    return each.second.is_late && each.second.in.get() == &in;
+  auto const found = std::ranges::find_if(blocks_, [&in, last](auto const& each) {
+    block const& its = each.second;
+    return its.late != 0 && its.late <= last && its.in.get() == &in;
   });
   if (found == blocks_.end()) return nullptr;
-  found->second.is_late = false;  // once: after a fault, what fails to be freed may be gone
+  found->second.late = 0;  // once: after a fault, what fails to be freed may be gone
   found->second.is_known_unused = true;
   return found->first;
 }

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -85,15 +86,16 @@ class ESCROW_LOCAL device_store {
     std::shared_ptr<store_place> in;
     std::unique_ptr<address_range> range;  // null: of a pool of CUDA
     std::size_t bytes = 0;                 // of the place's pool; 0: of another one
-    bool is_late = false;                  // to be freed after the next wait for the device
-    bool is_known_unused = false;          // that has been
+    std::uint64_t late = 0;        // its number among those to be freed after a wait for the device
+    bool is_known_unused = false;  // that has been
   };
 
   [[nodiscard]] std::shared_ptr<store_place> known_place(int device);  // null if there is none
   [[nodiscard]] std::shared_ptr<store_place> place_of(int device);
   // With that device current, in Relaxed mode. Null if the device has no ranges. Throws cuda_error.
   [[nodiscard]] std::unique_ptr<address_range> map(int device, std::size_t bytes);
-  [[nodiscard]] void* take_late(store_place const& in) noexcept;  // null if there is none
+  // One with a number up to `last`, before a wait that has ended; null if there is none.
+  [[nodiscard]] void* take_late(store_place const& in, std::uint64_t last) noexcept;
   // On the worker: what free_later() has noted, after a wait for the device.
   void free_late(store_place const& in) noexcept;
   std::size_t trim_store(int device);
@@ -104,6 +106,7 @@ class ESCROW_LOCAL device_store {
   std::vector<std::pair<int, std::weak_ptr<group_memory>>> arenas_;  // of devices
   std::vector<std::shared_ptr<store_place>> places_;
   std::map<void*, block> blocks_;
+  std::uint64_t late_count_ = 0;  // how many ever were late
 };
 
 }  // namespace escrow::inline v0_2

@@ -12,14 +12,12 @@ void refuse_idle_memory(char const* call, work const& what);
 // The same for all nodes of a graph that is launched, also in child graphs and bodies.
 void refuse_idle_memory(char const* call, graph_state const& graph);
 
-}  // namespace escrow::sim::model
-
-namespace escrow::sim::model {
 // Whether an address is in idle memory; then writes whose that is, and what to do, to a text of so
 // many bytes. `of_graph`: a launched graph uses it, to which memory may belong that no stream may
 // use. Calls no CUDA function, and takes no lock under which its library calls one. Any thread.
 using idle_memory_question = bool (*)(void const* address, bool of_graph, char* text,
                                       std::size_t bytes) noexcept;
+
 }  // namespace escrow::sim::model
 
 extern "C" [[gnu::visibility("hidden")]] void escrow_simulated_asks(
