@@ -10,6 +10,7 @@
 #include "audited_call.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
+#include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/last_error.hpp"
@@ -376,6 +377,7 @@ void graph_exec::update(graph_ref source, std::vector<cudaGraph_t> const& bodies
 }
 
 graph_exec::state& graph_exec::require(char const* call) const {
+  tell_used_alone(this);
   if (state_ != nullptr) [[likely]]
     return *state_;
   throw usage_error(call, "the exec was moved from", "use the one that it was moved to");

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "escrow/core/error.hpp"
+#include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/device.hpp"
 #include "size_class.hpp"
 
@@ -65,6 +66,7 @@ scratch_claimer::scratch_claimer(slot_pool& pool, stream_ref stream, source_loca
 }
 
 claimer_slots& scratch_claimer::of(char const* call, std::size_t bytes, source_location where) {
+  tell_used_alone(this);
   auto const known = sizes_.find(scratch_pool::block_bytes(bytes));
   if (known != sizes_.end()) [[likely]]
     return known->second;

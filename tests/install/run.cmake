@@ -54,6 +54,15 @@ function(consume_by_pkg_config)
     run(${COMPILER} -std=c++20 -g -fsanitize=${sanitizer} ${SOURCE_DIR}/sanitized.cpp -o ${root}/${sanitizer} ${flags})
     run(${root}/${sanitizer})
   endforeach()
+  # Two threads that use what one at a time may use are reported.
+  if("${ARGN}" MATCHES "thread")
+    foreach(used exec claimer)
+      execute_process(COMMAND ${root}/thread ${used} RESULT_VARIABLE status ERROR_VARIABLE said)
+      if(status EQUAL 0 OR NOT said MATCHES "data race.*escrow::[a-z0-9_:]*${used}")
+        message(FATAL_ERROR "two threads with one ${used}, status ${status}: ${said}")
+      endif()
+    endforeach()
+  endif()
 endfunction()
 
 # The Debian package has the library, and depends on the CUDA runtime where the library does.

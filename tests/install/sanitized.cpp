@@ -100,6 +100,21 @@ void share(std::array<cudaStream_t, 4> const& streams) {
   for (std::thread& each : threads) each.join();
 }
 
+// What one thread at a time may use, on two.
+void race(std::string const& with, std::array<cudaStream_t, 4> const& streams) {
+  escrow::scratch_pool scratch;
+  escrow::graph_exec exec(escrow::capture(
+      streams[0], [](escrow::stream_ref on) { escrow::retain(on, std::make_unique<owner>(3)); }));
+  escrow::scratch_claimer claims = scratch.on(streams[1]);
+  auto const use = [&] {
+    if (with == "exec") exec.launch(streams[0]);
+    if (with == "claimer") static_cast<void>(claims.claim(256));
+  };
+  std::thread other(use);
+  use();
+  other.join();
+}
+
 // The simulator knows which functions there are, if it is a shared library.
 bool refuses_faults_of_unknown_calls() {
   if (dlsym(RTLD_DEFAULT, "cudaMalloc") == nullptr) return true;
@@ -115,12 +130,14 @@ bool refuses_faults_of_unknown_calls() {
 
 }  // namespace
 
-int main() {
+int main(int count, char** arguments) {
   if (!refuses_faults_of_unknown_calls()) return 1;
   std::array<cudaStream_t, 4> streams{};
   for (cudaStream_t& each : streams) {
     escrow::check(cudaStreamCreateWithFlags(&each, cudaStreamNonBlocking), "cudaStreamCreate");
   }
+  if (count > 1) race(arguments[1], streams);
+  if (count > 1) return 0;
   use_everything(streams[0]);
   run_out_of_memory(streams[0]);
   for (int i = 0; i < 10; ++i) share(streams);

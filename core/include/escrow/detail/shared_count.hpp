@@ -14,6 +14,7 @@ extern "C" {
 // NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): its names.
 [[gnu::weak]] void __tsan_release(void* address);
 [[gnu::weak]] void __tsan_acquire(void* address);
+[[gnu::weak]] void __tsan_write8(void* address);
 // NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp)
 }
 
@@ -26,6 +27,11 @@ inline void tell_handed_over(void* shared) noexcept {
 }
 inline void tell_taken(void* shared) noexcept {
   if (__tsan_acquire != nullptr) __tsan_acquire(shared);
+}
+
+// A call changes what one thread at a time may use: ThreadSanitizer then reports two threads.
+inline void tell_used_alone(void const* used) noexcept {
+  if (__tsan_write8 != nullptr) __tsan_write8(const_cast<void*>(used));
 }
 
 // Drops one of `count`. True for the last one: then what all others did before has happened.
