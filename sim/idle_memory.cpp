@@ -42,19 +42,25 @@ class user {
 
  private:
   void look(kernel_work const& k) const {
-    std::string const begin = "kernel \"" + k.code->name + "\", argument ";
     for (std::size_t i = 0; i < k.code->arg_sizes.size(); ++i) {
-      if (k.code->arg_sizes[i] == sizeof(void*)) look(k.args.word(i), begin + std::to_string(i));
+      std::size_t const bytes = k.code->arg_sizes[i];
+      for (std::size_t at = 0; at + sizeof(void*) <= bytes; at += sizeof(void*)) {
+        look(k.args.word(i, at), [&] {
+          return "kernel \"" + k.code->name + "\", argument " + std::to_string(i) +
+                 (bytes != sizeof(void*) ? ", byte " + std::to_string(at) : std::string());
+        });
+      }
     }
   }
   void look(copy_work const& c) const {
     if (c.shape.extent.width == 0 || c.shape.extent.height == 0 || c.shape.extent.depth == 0)
       return;
-    look(c.shape.dstPtr.ptr, "copy, destination");
-    look(c.shape.srcPtr.ptr, "copy, source");
+    look(c.shape.dstPtr.ptr, [] { return std::string("copy, destination"); });
+    look(c.shape.srcPtr.ptr, [] { return std::string("copy, source"); });
   }
   void look(fill_work const& f) const {
-    if (f.shape.width != 0 && f.shape.height != 0) look(f.shape.dst, "fill, destination");
+    if (f.shape.width != 0 && f.shape.height != 0)
+      look(f.shape.dst, [] { return std::string("fill, destination"); });
   }
   void look(child_work const& its) const { refuse(*its.graph); }
   void look(conditional_work const& its) const {
@@ -63,12 +69,13 @@ class user {
   template <class Other>
   void look(Other const& /*what*/) const {}
 
-  void look(void const* address, std::string const& operand) const {
+  template <class Name>  // a function that returns it
+  void look(void const* address, Name operand) const {
     std::array<char, 320> text{};
     if (!is_idle_(address, is_graph_, text.data(), text.size())) return;
     std::array<char, 32> number{};
     static_cast<void>(std::snprintf(number.data(), number.size(), "%p", address));
-    give_up(std::string(call_) + ": " + operand + ": " + number.data() + " is of " + text.data());
+    give_up(std::string(call_) + ": " + operand() + ": " + number.data() + " is of " + text.data());
   }
 
   char const* const call_;

@@ -77,9 +77,10 @@ std::vector<void*> kernel_args::pointers() {
   return result;
 }
 
-void const* kernel_args::word(std::size_t index) const {
+void const* kernel_args::word(std::size_t index, std::size_t offset) const {
   void const* value = nullptr;
-  std::memcpy(&value, &storage_[offsets_[index]], sizeof(value));
+  auto const* const argument = reinterpret_cast<std::byte const*>(&storage_[offsets_[index]]);
+  std::memcpy(&value, argument + offset, sizeof(value));
   return value;
 }
 

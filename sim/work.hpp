@@ -34,8 +34,8 @@ class kernel_args {
 
   // Pointers to the copies; they stay good until this object is copied over or gone.
   std::vector<void*> pointers();
-  // What an argument of a pointer's size is.
-  [[nodiscard]] void const* word(std::size_t index) const;
+  // The pointer that may be at such an offset of an argument.
+  [[nodiscard]] void const* word(std::size_t index, std::size_t offset) const;
 
  private:
   std::vector<std::max_align_t> storage_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // On the simulated runtime, work that uses memory which is free in its pool ends the process.
+#include <array>
 #include <cstddef>
 #include <escrow/pool/stream_allocator.hpp>
 #include <string>
@@ -40,6 +41,19 @@ TEST_F(IdleMemory, IsNoArgumentOfAKernel) {
                  "kernel .*add.*, argument 0");
   expect_refused([&] { static_cast<void>(launch_copy(one, cells.data(), memory + 1, 2)); },
                  "cudaLaunchKernel", "kernel .*copy.*, argument 1");
+}
+
+TEST_F(IdleMemory, IsNoMemberOfAStruct) {
+  pointer_pair pair{.first = cells.data(), .count = 1, .second = ended()};
+  std::array<void*, 1> arguments{&pair};
+  auto const launch_pair = [&] {
+    return cudaLaunchKernel(kernel_address(kernel_id::struct_of_pointers), {1, 1, 1}, {1, 1, 1},
+                            arguments.data(), 0, one);
+  };
+  expect_refused([&] { static_cast<void>(launch_pair()); }, "cudaLaunchKernel",
+                 "kernel .*struct.*, argument 0, byte 16");
+  pair.second = cells.data();
+  must(launch_pair());
 }
 
 TEST_F(IdleMemory, MayBeWhatAPooledObjectHas) {
