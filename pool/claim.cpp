@@ -52,7 +52,7 @@ claimed_slot slot_pool::state::claim(claim_request const& asked, size_class& of)
   if (options.streams_outlive_pool && on.thread == 0) {
     return claim_uncovered(claimers.lasting, on, asked, of);
   }
-  if (slot* const own = take_own(of, on)) [[likely]]
+  if (slot* const own = is_reused_late ? nullptr : take_own(of, on)) [[likely]]
     return leased_in_order(*own, asked, on);
   return claim_search(*this, asked, of, on).run();
 }

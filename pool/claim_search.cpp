@@ -66,7 +66,19 @@ slot* slot_pool::claim_search::take() {
   return take_eager();
 }
 
+slot* slot_pool::claim_search::take_late() {
+  constexpr std::size_t slots_min = 16;
+  constexpr std::size_t bytes_most = std::size_t{16} << 20;
+  bool const is_new = of.slots.existing() < slots_min && of.bytes <= bytes_most;
+  slot* const found = is_new ? make_slot() : of.free.take_oldest();
+  if (found != nullptr) in.wait_for(*found, asked.stream, found->key_ == on.id);
+  return found;
+}
+
 slot* slot_pool::claim_search::take_eager() {
+  if (in.is_reused_late) [[unlikely]] {
+    if (slot* const found = take_late()) return found;
+  }
   slot* found = in.take_idle(of, seen.pass, true);
   if (found == nullptr) found = grow();  // on failure there may be one to wait for
   if (found != nullptr && found->key_ == on.id) in.wait_for(*found, asked.stream, true);

@@ -43,6 +43,7 @@ struct ESCROW_LOCAL slot_pool::claim_search {
 
   [[nodiscard]] slot* take();
   [[nodiscard]] slot* take_eager();
+  [[nodiscard]] slot* take_late();    // a new one while there are few, then the oldest
   [[nodiscard]] slot* take_unused();  // one that no GPU work uses: idle or new
   slot* make_slot() noexcept;         // null if a limit is reached
   // The same, within scratch_policy::keep_factor: perhaps a larger block that its stream released.

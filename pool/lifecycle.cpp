@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -53,6 +54,15 @@ void require_sane(pool_options const& options, scratch_policy const& policy) {
   require(policy.keep_factor >= 1 || policy.keep_factor == 0, of_policy,
           "`keep_factor` is less than 1", "give 1 or more; zero keeps all");
 }
+
+bool is_reuse_late() noexcept {
+  static bool const is_late = [] {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): once, beside nothing of Escrow's that sets it.
+    char const* const value = std::getenv("ESCROW_REUSE");
+    return value != nullptr && std::strcmp(value, "late") == 0;
+  }();
+  return is_late;
+}
 }  // namespace
 
 slot_pool::slot_pool(pool_options const& options, make_function make,
@@ -79,6 +89,7 @@ slot_pool::state::state(slot_pool& pool, pool_options given, make_function made,
       make(std::move(made)),
       core(used),
       is_only_device(devices == 1),
+      is_reused_late(is_reuse_late()),
       is_host_ordered(options.host_ordered ||
                       (policy != nullptr && policy->source.is_host_written.value_or(false))),
       is_memory_unknown(policy != nullptr && !policy->source.is_host_written.has_value()),

@@ -222,6 +222,8 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   make_function const make;
   deleter_core& core;
   bool const is_only_device;  // no stream can be of another device
+  // ESCROW_REUSE=late, for tests: what is used after its lease stays free longer, and is told.
+  bool const is_reused_late;
   // All claims are for the host, which writes the resources. Relaxed: a value alone; claims that
   // find blocks come after who made these, by a list's lock.
   std::atomic<bool> is_host_ordered;

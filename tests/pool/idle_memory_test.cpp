@@ -2,7 +2,9 @@
 // On the simulated runtime, work that uses memory which is free in its pool ends the process.
 #include <array>
 #include <cstddef>
+#include <cstdlib>
 #include <escrow/pool/stream_allocator.hpp>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -134,6 +136,20 @@ TEST_F(IdleMemory, MayBeWhatAStreamAllocatorGotBack) {
   memory.deallocate(one, freed);
   expect_refused([&] { static_cast<void>(cudaMemsetAsync(freed, 0, bytes, one)); },
                  "cudaMemsetAsync", "fill, destination");
+}
+
+TEST_F(IdleMemory, IsNotClaimedAgainSoonIfReuseIsLate) {
+  auto const use_late = [&] {
+    std::set<int*> seen;
+    for (int i = 0; i < 16; ++i) seen.insert(ended());
+    must(seen.size() == 16 && seen.contains(ended()) ? cudaSuccess : cudaErrorUnknown);
+    int* const memory = ended();
+    auto const next = scratch.claim<int>(one, bytes / sizeof(int));
+    static_cast<void>(launch_add(one, memory, 1));
+  };
+  ASSERT_EQ(::setenv("ESCROW_REUSE", "late", 1), 0);  // for the process of the test that ends
+  expect_refused(use_late, "cudaLaunchKernel", "kernel .*add.*, argument 0");
+  ::unsetenv("ESCROW_REUSE");
 }
 
 TEST_F(IdleMemory, IsNotWhatAGraphKeepsOrAnotherLeaseHas) {
