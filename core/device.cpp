@@ -5,12 +5,19 @@
 #include <cuda.h>
 
 #include <atomic>
+#include <cstdint>
 #include <exception>
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_2 {
+
+std::uint64_t thread_number() noexcept {
+  static std::atomic<std::uint64_t> last{0};  // relaxed: only needs to be unique
+  thread_local std::uint64_t const number = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  return number;
+}
 
 int current_device() {
   int device = 0;

@@ -74,9 +74,17 @@ void graph_registry::remove_hoisted(reference_set& set, cudaGraph_t graph,
   std::lock_guard const lock(mutex_);
   auto const found = entries_.find(graph);
   if (found == entries_.end()) return;
-  // seal() has made room, here and below.
-  auto& hoists = found->second.hoists;
-  if (hoists.empty() || hoists.back() != by) hoists.push_back(by);
+  // seal() has made room, here and below. Of those that are released the last one is kept.
+  hoist_notes& hoists = found->second.hoists;
+  if (hoists.empty() || hoists.back() != by) {
+    bool is_last = true;
+    for (auto each = hoists.end(); each != hoists.begin();) {
+      // Relaxed: see hoist_note.
+      if (!(*--each)->is_released.load(std::memory_order_relaxed)) continue;
+      if (!std::exchange(is_last, false)) each = hoists.erase(each);
+    }
+    hoists.push_back(by);
+  }
   if (set.is_exclusive()) found->second.orders.push_back(set.order_);
   set.hoisted_off_ = found->second.id;
   if (set.hoisted_off_ == set.id_) set.leave_its_graph();

@@ -49,4 +49,11 @@ held_memory graph_registry::memory_of(std::span<cudaGraph_t const> graphs) const
   return all;
 }
 
+held_memory graph_registry::memory_of_sets(reference_sets const& sets) const {
+  held_memory all;
+  std::lock_guard const lock(mutex_);
+  for (auto const& each : sets) each->list_memory(all);
+  return all;
+}
+
 }  // namespace escrow::inline v0_2

@@ -48,6 +48,7 @@ class auditor {
 
  private:
   [[nodiscard]] std::optional<address_problem> judge(suspect const& found);
+  [[nodiscard]] bool is_end(suspect const& found);
   [[nodiscard]] std::optional<address_problem> judge_slot(known_address const& its) const;
   // What was claimed there last, of an arena; null: not known.
   [[nodiscard]] claim const* claim_at(known_address const& its);
@@ -95,9 +96,27 @@ std::vector<audit_finding> auditor::judge_all() {
   std::vector<audit_finding> all;
   for (suspect const& each : suspects_) {
     auto const what = judge(each);
-    if (what) all.push_back(finding_of(each, *what));
+    if (what && !is_end(each)) all.push_back(finding_of(each, *what));
   }
   return all;
+}
+
+// Whether the node uses memory that ends there, as `[begin, end)` does: what begins there then is
+// not meant.
+bool auditor::is_end(suspect const& found) {
+  if (found.its.what == kind::slot && found.its.offset != 0) return false;
+  suspect before = found;
+  --before.word.value;
+  before.its = lookup_.find(before.word.value, false);
+  if (before.its.what == kind::unknown || judge(before)) return false;
+  if (before.its.what != kind::slot && before.its.what != kind::arena) return true;
+  return std::ranges::any_of(suspects_, [&](suspect const& each) {
+    known_address const& its = each.its;
+    if (each.node != found.node || its.what != before.its.what) return false;
+    if (its.what == kind::slot) return its.slot == before.its.slot;
+    return its.group == before.its.group && its.offset <= before.its.offset &&
+           held_.has_range(its.group, its.offset, before.its.offset);
+  });
 }
 
 std::optional<address_problem> auditor::judge(suspect const& found) {
@@ -106,7 +125,8 @@ std::optional<address_problem> auditor::judge(suspect const& found) {
     case kind::slot:
       return judge_slot(its);
     case kind::arena: {
-      if (held_.has_range(its.group, its.offset) || held_.may_hold_more) return std::nullopt;
+      if (held_.has_range(its.group, its.offset, its.offset) || held_.may_hold_more)
+        return std::nullopt;
       claim const* const last = claim_at(its);
       if (last != nullptr && is_alive(last->state)) return std::nullopt;
       return address_problem::of_another_graph;

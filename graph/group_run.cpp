@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Eager work as a launch of a sharing group.
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -46,11 +47,21 @@ class run_scope {
       if (each->note_end_of_capture()) outliving = each;
     }
     claims_.has_ended = true;
-    if (auto const its = group_->known_memory()) its->end_scope(claims_);
+    std::optional<source_location> not_ordered;
+    if (auto const its = group_->known_memory()) not_ordered = its->end_scope(claims_);
     turn_.leave(its_name, stream_, claims_.stream_id);
-    if (outliving == nullptr) return;
-    throw usage_error(its_name, name_of(*outliving) + " outlives the call",
-                      "release it in the call, or use claim_kept");
+    if (outliving != nullptr) {
+      throw usage_error(its_name, name_of(*outliving) + " outlives the call",
+                        "release it in the call, or use claim_kept");
+    }
+    if (!not_ordered) return;
+    auto const its = std::ranges::find(claims_.leases, *not_ordered,
+                                       [](auto const& each) { return each->where; });
+    throw usage_error(its_name,
+                      (its != claims_.leases.end() ? name_of(**its) : std::string("a lease")) +
+                          " ended where its uses could not be recorded: the group's next launch "
+                          "does not wait for them",
+                      "release it on the thread of the call, before the call ends");
   }
 
  private:

@@ -71,7 +71,7 @@ struct ESCROW_LOCAL hoisted::state {
   struct end_on {
     stream_ref stream;
     int device;
-    std::thread::id thread;
+    std::uint64_t thread;  // its thread_number()
   };
   std::optional<end_on> at_end = std::nullopt;
   holding turns;  // the same sets, until the end of the last turn; from the first turn on
@@ -152,7 +152,7 @@ hoisted::~hoisted() {
     mine.leave_or_report(call);
   }
   bool const is_elsewhere = mine.at_end && mine.at_end->stream.get() == cudaStreamPerThread &&
-                            mine.at_end->thread != std::this_thread::get_id();
+                            mine.at_end->thread != thread_number();
   if (is_elsewhere) {
     report_misuse(mine.all.held, mine.made,
                   " ends on another thread than the one whose cudaStreamPerThread "
@@ -192,6 +192,7 @@ hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies, source_l
     auto taken =
         std::make_shared<hoisted::state>(hold_all(off.sets()), !survey.lacks_bodies, where);
     taken->note = std::make_shared<hoist_note>(where);
+    taken->note->slots = graph_registry::global().memory_of_sets(off.sets()).slots;
     off.keep_off(source.core(), taken->note);
     for (auto& each : taken->all.held) graph_registry::global().note_hoisted(each, true);
     return hoisted(std::move(taken));
@@ -287,7 +288,7 @@ void hoisted::release_at_end(stream_ref stream, source_location where) {
     state& mine = require(call);
     int const device = current_device();
     mine.all.end = std::make_shared<launch_end>(device);
-    mine.at_end = {stream, device, std::this_thread::get_id()};
+    mine.at_end = {stream, device, thread_number()};
   });
 }
 

@@ -66,11 +66,14 @@ std::vector<node_words::word> const& node_words::of(cudaGraphNode_t node, cudaGr
   } else if (type == cudaGraphNodeTypeMemcpy) {
     cudaMemcpy3DParms params{};
     check(cudaGraphMemcpyNodeGetParams(node, &params), "cudaGraphMemcpyNodeGetParams");
+    cudaExtent const& its = params.extent;
+    if (its.width == 0 || its.height == 0 || its.depth == 0) return words_;
     words_.push_back({.value = number_of(params.dstPtr.ptr)});
     words_.push_back({.value = number_of(params.srcPtr.ptr), .argument = 1});
   } else if (type == cudaGraphNodeTypeMemset) {
     cudaMemsetParams params{};
     check(cudaGraphMemsetNodeGetParams(node, &params), "cudaGraphMemsetNodeGetParams");
+    if (params.width == 0 || params.height == 0) return words_;
     words_.push_back({.value = number_of(params.dst)});
   }
   return words_;

@@ -10,6 +10,7 @@
 #include "audited_call.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/graph/audit.hpp"
+#include "escrow/internal/address_lookup.hpp"
 #include "escrow/internal/hoist_note.hpp"
 #include "escrow/internal/parked_group.hpp"
 #include "escrow/internal/reference_set.hpp"
@@ -70,13 +71,19 @@ void refuse_empty(char const* call, cudaGraph_t captured, audit_use use, std::ui
   throw usage_error(call,
                     "nothing was captured: the function enqueued its work on another stream, where "
                     "it runs now",
-                    "enqueue it on the stream that is captured, which the function is given");
+                    "enqueue it on the stream that is captured, which the function is given; if it "
+                    "is right so, pass capture_options with audit_use::no");
 }
 
 void refuse_released(char const* call, graph_ref const& graph, hoist_note const* by,
                      std::span<cudaGraph_t const> bodies) {
   if (by == nullptr) return;
-  std::vector<audit_finding> const found = audit_for(call, graph, bodies, false);
+  std::vector<audit_finding> found = audit_for(call, graph, bodies, false);
+  std::erase_if(found, [by](audit_finding const& each) {  // what the graph never held
+    auto const number = reinterpret_cast<std::uintptr_t>(each.address);
+    known_address const its = address_lookup::known()->find(number, false);
+    return its.what == known_address::kind::slot && !by->slots.contains(its.slot);
+  });
   if (found.empty()) return;
   std::string const& text = found.front().text;
   throw usage_error(

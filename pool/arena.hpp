@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -124,9 +125,10 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
     return mapped_.load(std::memory_order_relaxed);
   }
   // arena_scopes.cpp
-  void end_scope(group_scope const& ended) noexcept override;
-  // Keeps the place for later scopes, with its slot, which is idle behind its event. False: it was
-  // not in a scope, or its pool is closed.
+  [[nodiscard]] std::optional<source_location> end_scope(
+      group_scope const& ended) noexcept override;
+  // Keeps the place for later scopes, with its slot, which is idle behind its events; or for the
+  // end of its scope, if that goes on. False: it is of a graph, or its pool is closed.
   [[nodiscard]] bool rest(arena_place& place) noexcept;
   // The slots of that size that no lease and no graph has: they rest, or a scope may claim them.
   [[nodiscard]] std::size_t idle_in_scopes(size_class const& of) noexcept;
@@ -166,12 +168,14 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
 
  private:
   void tell(known_address& its, std::size_t offset) const noexcept override {
-    if (offset >= bytes()) its.what = known_address::kind::unmapped;
+    // An end of memory, which `[begin, end)` has, is told as in it.
+    std::size_t const before = offset != 0 ? offset - 1 : 0;
+    if (before >= bytes()) its.what = known_address::kind::unmapped;
     its.group = &group_;
     its.offset = offset;
     std::lock_guard const lock(mutex_);
     // Parking copies it.
-    if (is_closed_ || is_taken(offset, offset + 1)) its.used_by = known_address::use::lease;
+    if (is_closed_ || is_taken(before, offset + 1)) its.used_by = known_address::use::lease;
   }
   [[nodiscard]] use used_now() const;  // of used(), under the lock
 
@@ -202,6 +206,10 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
     released_walk::known_nodes walked = {};  // by walks through all of it, after that release
     std::uint64_t walked_at = 0;
     bool is_of_scope = false;  // all is before its next claim: nothing is noted of releases
+    bool is_scope_over = false;
+    // Of a scope: slots whose leases ended on other threads, or that its stream could not be made
+    // to come after. Linked by newer_.
+    slot* ended_elsewhere = nullptr;
   };
 
   // The stream's last place of that size; null if there is none.

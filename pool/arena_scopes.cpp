@@ -47,35 +47,41 @@ claimed_slot slot_pool::claim_search::run_in(group_scope& scope) {
 }
 
 void slot_pool::state::wait_in_scope(slot& used) noexcept {
-  if (used.place_ == nullptr || used.unrecorded_.empty() || is_reclaiming()) return;
+  if (used.place_ == nullptr || used.unrecorded_.empty()) return;
   if (group_scope::of(used.place_->graph) == nullptr) return;
-  std::erase_if(used.unrecorded_, [](stream_use const& use) {
-    if (!captures_nothing(use.handle)) return false;
-    return succeeded(retry_cleanup_relaxed([&use] { return cudaStreamSynchronize(use.handle); }));
-  });
+  std::erase_if(used.unrecorded_, [](stream_use const& use) { return wait_on_host(use); });
 }
+
+namespace {
+
+// Whether what the scope's stream does next comes after all uses of the slot.
+bool come_after(slot& idle, group_scope const& scope) noexcept {
+  auto const wait_for = [&](cudaEvent_t ready) {
+    if (captures_nothing(scope.stream) && succeeded(cudaStreamWaitEvent(scope.stream, ready, 0)))
+      return true;
+    if (is_reclaiming()) return false;
+    return succeeded(retry_cleanup_relaxed([ready] { return cudaEventSynchronize(ready); }));
+  };
+  bool is_after = idle.is_done_ || idle.key_ == scope.stream_id || wait_for(idle.ready());
+  for (cached_event const& also : idle.also_ready_) {
+    is_after = is_after && wait_for(also.recorded.get());
+  }
+  if (is_after) idle.also_ready_.clear();
+  return is_after;
+}
+
+}  // namespace
 
 void slot_pool::state::leave_arena(slot& idle) noexcept {
   idle.in_group_.reset();
   idle.last_in_group_.reset();
   group_scope const* const scope = group_scope::of(idle.place_->graph);
-  if (scope == nullptr) {
-    if (!in_arena.its().rest(*idle.place_)) destroy(idle);
-    return;
-  }
   // What the scope's stream comes after, its next claims come after.
-  auto const wait_for = [&](cudaEvent_t ready) {
-    if (succeeded(cudaStreamWaitEvent(scope->stream, ready, 0))) return true;
-    if (is_reclaiming()) return false;
-    return succeeded(retry_cleanup_relaxed([ready] { return cudaEventSynchronize(ready); }));
-  };
-  bool is_ordered = idle.is_done_ || idle.key_ == scope->stream_id || wait_for(idle.ready());
-  for (cached_event const& also : idle.also_ready_) {
-    is_ordered = is_ordered && wait_for(also.recorded.get());
+  if (scope != nullptr && come_after(idle, *scope)) {
+    // Allocates nothing: it was released before no node.
+    return in_arena.its().release(*idle.place_, {}, 0);
   }
-  if (!is_ordered) return destroy(idle);
-  idle.also_ready_.clear();
-  in_arena.its().release(*idle.place_, {}, 0);  // allocates nothing: it was released before no node
+  if (!in_arena.its().rest(*idle.place_)) destroy(idle);
 }
 
 arena::claimed arena::claim_in_scope(request const& asked) {
@@ -109,21 +115,50 @@ void arena::wake(layout& in, std::uint64_t scope) {
   }
 }
 
-void arena::end_scope(group_scope const& ended) noexcept {
-  slot* left = nullptr;
+std::optional<source_location> arena::end_scope(group_scope const& ended) noexcept {
+  slot* elsewhere = nullptr;
   {
     std::lock_guard const lock(mutex_);
     auto const found = graphs_.find(ended.number);
-    if (found == graphs_.end()) return;
+    if (found == graphs_.end()) return {};
+    found->second.is_scope_over = true;
+    elsewhere = std::exchange(found->second.ended_elsewhere, nullptr);
+  }
+  slot* left = nullptr;
+  while (elsewhere != nullptr) {
+    slot& each = *std::exchange(elsewhere, elsewhere->newer_);
+    each.newer_ = nullptr;
+    if (!come_after(each, ended)) {
+      each.pool_.state_->destroy(each);
+      continue;
+    }
+    each.key_ = ended.stream_id;
+    each.newer_ = std::exchange(left, &each);
+  }
+  std::optional<source_location> not_back;
+  {
+    std::lock_guard const lock(mutex_);
+    auto const found = graphs_.find(ended.number);
     layout& in = found->second;
-    for (arena_place* const each : in.idle) {  // the others end with their leases
-      each->its_state = arena_place::state::gone;
-      each->graph = 0;
+    auto const to_rest = [&](arena_place& place) {
+      place.its_state = arena_place::state::gone;
+      place.graph = 0;
+      rested_.splice(rested_.end(), in.places, place.self);
+    };
+    for (slot* each = left; each != nullptr; each = each->newer_) {
+      untake(*each->place_);
+      to_rest(*each->place_);
+    }
+    for (arena_place* const each : in.idle) {
+      to_rest(*each);
       each->held->newer_ = std::exchange(left, each->held);
-      rested_.splice(rested_.end(), in.places, each->self);
     }
     in.idle.clear();
-    if (in.places.empty()) graphs_.erase(found);
+    if (in.places.empty()) {  // the others end with their leases
+      graphs_.erase(found);
+    } else {
+      not_back = in.places.front().where;
+    }
   }
   // Each pool's neighbours get one event, behind all work of the scope. Then they rest.
   stream_use const on = use_of(ended.stream, ended.stream_id, device_);
@@ -136,11 +171,19 @@ void arena::end_scope(group_scope const& ended) noexcept {
     left = std::exchange(last->newer_, nullptr);
     first->pool_.state_->cover(first, on, is_asked, "sharing_group::run");
   }
+  return not_back;
 }
 
 bool arena::rest(arena_place& place) noexcept {
   std::lock_guard const lock(mutex_);
-  if (place.graph != 0 || is_closed_) return false;
+  if (place.graph != 0) {
+    layout& in = graphs_.at(place.graph);
+    if (!in.is_of_scope || in.is_scope_over) return false;
+    place.its_state = arena_place::state::kept;
+    place.held->newer_ = std::exchange(in.ended_elsewhere, place.held);
+    return true;
+  }
+  if (is_closed_) return false;
   if (place.held->pool_.state_->sizes.is_closed()) return false;  // under the lock: see close()
   place.its_state = arena_place::state::idle;
   return true;

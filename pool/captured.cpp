@@ -16,7 +16,7 @@ namespace escrow::inline v0_2 {
 slot* slot_pool::claim_search::take_captured() {
   if (!is_in_order()) {
     slot* const unused = take_unused();
-    if (unused != nullptr) give_to_graph(*unused, true);
+    if (unused != nullptr) give_to_graph(*unused, !is_in_order());  // its block may have told
     return unused;
   }
   if (in.in_arena.may_be && in.ask_for_arena() != nullptr) {

@@ -18,6 +18,7 @@
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/last_error.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
+#include "memory_book.hpp"
 #include "search.hpp"
 
 namespace escrow::inline v0_2 {
@@ -39,6 +40,7 @@ std::size_t trim_device_memory(int device, source_location where) {
   constexpr char const* call = "trim_device_memory";
   return detail::called_at(call, where, [&] {
     device_scope const is_there(device);
+    device_store::global().wait_and_free_late(device);
     return device_store::global().trim(device);
   });
 }
@@ -58,13 +60,16 @@ memory_source memory_source::pinned_host() {
 namespace {
 
 // Of memory of a caller's pool: frees it and throws if it is another device's than the current one.
-void refuse_other_device(void* memory) {
+// Returns why that is not known, and has freed it.
+cudaError_t refuse_other_device(void* memory) {
   int device = 0;
   cudaPointerAttributes its{};
-  bool const is_known =
-      succeeded(cudaGetDevice(&device)) && succeeded(cudaPointerGetAttributes(&its, memory));
-  if (!is_known || its.type != cudaMemoryTypeDevice || its.device == device) return;
-  static_cast<void>(succeeded(device_free(memory)));
+  cudaError_t status = cudaGetDevice(&device);
+  if (status == cudaSuccess) status = cudaPointerGetAttributes(&its, memory);
+  bool const is_other = its.type == cudaMemoryTypeDevice && its.device != device;
+  if (status == cudaSuccess && !is_other) return status;
+  device_store::global().end(memory);
+  if (status != cudaSuccess) return status;
   throw usage_error("memory_source::from",
                     "the memory of `pool` is of device " + std::to_string(its.device) +
                         ", and is claimed for device " + std::to_string(device),
@@ -81,8 +86,7 @@ memory_source memory_source::from(cudaMemPool_t pool, source_location where) {
   }
   return {[pool](void** address, std::size_t bytes) {
             cudaError_t const status = device_store::global().allocate(address, bytes, pool);
-            if (status == cudaSuccess) refuse_other_device(*address);
-            return status;
+            return status == cudaSuccess ? refuse_other_device(*address) : status;
           },
           device_free, "cudaMallocFromPoolAsync", false, true};
 }
@@ -151,6 +155,7 @@ device_block::device_block(char const* call, std::size_t bytes, memory_source co
                        "`allocate` returned success and a null address, which counts as that: "
                        "return an address, or an error");
     }
+    made_blocks::note_device_block(data_, bytes);
   });
 }
 
@@ -162,7 +167,7 @@ device_block::~device_block() {
     return status;
   };
   cudaError_t const status = retry_cleanup_relaxed(free);
-  if (status == cudaSuccess || device_store::global().free_later(data_)) return;
+  if (status == cudaSuccess || device_store::global().free_later(data_, status)) return;
   if (deleter_core* const told = deleter_core::global_or_null()) {
     told->report(status, "`free` of a memory_source");
   }

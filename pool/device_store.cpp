@@ -32,8 +32,13 @@ thread_local memory_scope scope_now;
 // that harms no capture, as cudaDeviceSynchronize would.
 cudaError_t wait_for_device() noexcept {
   void* byte = nullptr;
-  cudaError_t const status = cudaMalloc(&byte, 1);
-  return status == cudaSuccess ? retry_cleanup([byte] { return cudaFree(byte); }) : status;
+  cudaError_t status = cudaMalloc(&byte, 1);
+  if (succeeded(status)) return retry_cleanup([byte] { return cudaFree(byte); });
+  if (status == cudaErrorMemoryAllocation) {  // cudaFreeHost waits, too
+    status = cudaMallocHost(&byte, 1);
+    if (status == cudaSuccess) return retry_cleanup([byte] { return cudaFreeHost(byte); });
+  }
+  return status;
 }
 
 }  // namespace
@@ -174,36 +179,43 @@ cudaError_t device_store::free(void* address) noexcept {
     static_cast<void>(in->settle(global != nullptr ? kept_window : clock::duration::zero()));
     if (global != nullptr) global->wake();
   }
-  if (waits) {
-    while (void* const late = take_late(*in, last_late)) static_cast<void>(succeeded(free(late)));
-  }
+  if (waits) free_late(*in, last_late);
   return status;
 }
 
-bool device_store::free_later(void* address) noexcept {
+void device_store::free_late(store_place const& in, std::uint64_t last) noexcept {
+  while (void* const late = take_late(in, last)) static_cast<void>(succeeded(free(late)));
+}
+
+void device_store::wait_and_free_late(int device) {
+  std::shared_ptr<store_place> const its = known_place(device);
+  std::uint64_t last = 0;
+  {
+    std::lock_guard const lock(mutex_);
+    for (auto const& [address, each] : blocks_) {
+      if (each.in == its) last = std::max(last, each.late);
+    }
+  }
+  if (last == 0) return;
+  cudaError_t const waited = clean_up_on_device(device, wait_for_device, false);
+  if (succeeded(waited) || is_sticky(waited)) free_late(*its, last);
+}
+
+bool device_store::free_later(void* address, cudaError_t why) noexcept {
   {
     std::lock_guard const lock(mutex_);
     auto const found = blocks_.find(address);
     if (found == blocks_.end()) return false;
     found->second.late = ++late_count_;
   }
-  if (deleter_core* const global = deleter_core::global_or_null()) global->wake();
-  return true;
-}
-
-void device_store::free_late(store_place const& in) noexcept {
-  std::uint64_t last = 0;
-  {
-    std::lock_guard const lock(mutex_);
-    for (auto const& [address, its] : blocks_) {
-      if (its.in.get() == &in) last = std::max(last, its.late);
-    }
+  deleter_core* const told = deleter_core::global_or_null();
+  if (why == cudaErrorNotPermitted && told != nullptr) {
+    told->report(usage_error("device_block::~device_block",
+                             "it ended in a CUDA callback, where no memory can be freed: it stays "
+                             "until another block ends elsewhere, or trim_device_memory()",
+                             "retire() its owner on the stream"));
   }
-  if (last == 0) return;
-  // As its destructor would have done: the memory may be in use. If it fails, the next call tries.
-  cudaError_t const waited = clean_up_on_device(in.device(), wait_for_device, false);
-  if (!succeeded(waited) && !is_sticky(waited)) return;
-  while (void* const late = take_late(in, last)) static_cast<void>(succeeded(free(late)));
+  return true;
 }
 
 void* device_store::take_late(store_place const& in, std::uint64_t last) noexcept {
@@ -228,7 +240,6 @@ bool device_store::settle(std::chrono::nanoseconds least) noexcept {
     return false;
   }
   for (auto const& each : all) {
-    free_late(*each);
     is_more_to_come |= each->settle(least);
   }
   return is_more_to_come;

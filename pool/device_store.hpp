@@ -63,12 +63,15 @@ class ESCROW_LOCAL device_store {
   // As cudaFree, also of memory that is not from here. Waits for the device only if the memory may
   // be in use: outside of what the deleter reclaims and of a memory_scope that says more.
   cudaError_t free(void* address) noexcept;
-  // For memory that free() could not free, and that nobody will free again: frees it after the next
-  // wait for its device. False: it is memory of another source.
-  bool free_later(void* address) noexcept;
+  // For memory that free() could not free, `why`, and that nobody will free again: frees it after
+  // the next wait for its device. False: it is memory of another source.
+  bool free_later(void* address, cudaError_t why) noexcept;
   void end(void* address) noexcept {
-    if (free(address) != cudaSuccess) static_cast<void>(free_later(address));
+    cudaError_t const status = free(address);
+    if (status != cudaSuccess) static_cast<void>(free_later(address, status));
   }
+  // Frees what free_later() has noted, if there is any, after a wait for the device.
+  void wait_and_free_late(int device);
   // Gives back to the device what is unused, and the pool if nothing is used. Returns the bytes.
   // Throws cuda_error.
   std::size_t trim(int device);
@@ -96,8 +99,7 @@ class ESCROW_LOCAL device_store {
   [[nodiscard]] std::unique_ptr<address_range> map(int device, std::size_t bytes);
   // One with a number up to `last`, before a wait that has ended; null if there is none.
   [[nodiscard]] void* take_late(store_place const& in, std::uint64_t last) noexcept;
-  // On the worker: what free_later() has noted, after a wait for the device.
-  void free_late(store_place const& in) noexcept;
+  void free_late(store_place const& in, std::uint64_t last) noexcept;
   std::size_t trim_store(int device);
   // Of all devices, what was unused for so long. True if more may follow.
   bool settle(std::chrono::nanoseconds least) noexcept;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Creation and end of pools and slots, and waits for returning slots.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -91,7 +92,7 @@ slot_pool::state::state(slot_pool& pool, pool_options given, make_function made,
       is_only_device(devices == 1),
       is_reused_late(is_reuse_late()),
       is_host_ordered(options.host_ordered ||
-                      (policy != nullptr && policy->source.is_host_written.value_or(false))),
+                      (policy != nullptr && policy->source.is_host_written.value_or(true))),
       is_memory_unknown(policy != nullptr && !policy->source.is_host_written.has_value()),
       end_on_worker(*this, used, &end),
       sizes(options.label, policy != nullptr ? scratch_pool::bytes_min : 0,
@@ -222,21 +223,22 @@ void slot_pool::state::look_at(void const* memory) noexcept {
   cudaPointerAttributes its{};
   if (!succeeded(cudaPointerGetAttributes(&its, memory))) return;  // of the next block, then
   bool const is_hosts = its.type == cudaMemoryTypeHost || its.type == cudaMemoryTypeUnregistered;
-  if (is_hosts) is_host_ordered.store(true, std::memory_order_relaxed);
+  if (!is_hosts && !options.host_ordered) is_host_ordered.store(false, std::memory_order_relaxed);
   is_memory_unknown.store(false, std::memory_order_relaxed);
 }
 
 void booked_slot::add(resource_base const& its, made_blocks const& made) noexcept {
-  if (its.address != nullptr) {
+  // A scratch_pool's block has its memory until it ends; an object may be given another one.
+  if (of_.of_.bytes != 0) {
     memory_book::global().add_slot(std::move(place_), its.address, its.bytes);
     begin_ = its.address;
     return;
   }
   try {
-    for (void const* const each : made.all) {
-      if (!has(reinterpret_cast<std::uintptr_t>(each))) continue;
+    for (made_blocks::block const& each : made.all) {
+      if (!has(each)) continue;
       blocks_.push_back(each);
-      memory_book::global().own_block(each, *this, place_.mapped().label);
+      memory_book::global().own_block(each.begin, *this, place_.mapped().label);
     }
   } catch (std::bad_alloc const&) {
     // Audits do not find them.
@@ -245,17 +247,26 @@ void booked_slot::add(resource_base const& its, made_blocks const& made) noexcep
 
 bool booked_slot::has(std::uintptr_t block) const noexcept {
   if (begin_ != nullptr) return true;
+  return std::ranges::any_of(blocks_, [&](made_blocks::block const& each) {
+    return reinterpret_cast<std::uintptr_t>(each.begin) == block && has(each);
+  });
+}
+
+// An address alone, beside no size, may be a copy of what another object has.
+bool booked_slot::has(made_blocks::block const& its) const noexcept {
   std::span<std::byte const> const object = of_.resource_->object;
-  for (std::size_t at = 0; at + sizeof(block) <= object.size(); at += alignof(void*)) {
-    std::uintptr_t word = 0;
-    std::memcpy(&word, object.data() + at, sizeof(word));
-    if (word == block) return true;
+  std::array<std::size_t, 2> const looked_for{reinterpret_cast<std::uintptr_t>(its.begin),
+                                              its.bytes};
+  std::size_t const bytes = its.bytes != 0 ? sizeof(looked_for) : sizeof(its.begin);
+  for (std::size_t at = 0; at + bytes <= object.size(); at += alignof(void*)) {
+    if (std::memcmp(object.data() + at, looked_for.data(), bytes) == 0) return true;
   }
   return false;
 }
 
-void booked_slot::tell(known_address& its, std::size_t /*offset*/) const noexcept {
+void booked_slot::tell(known_address& its, std::size_t offset) const noexcept {
   its.slot = &of_;
+  its.offset = offset;
   its.used_by = use.load(std::memory_order_relaxed);
   its.is_in_graphs = of_.is_in_graphs();
 }

@@ -183,9 +183,11 @@ known_address memory_book::find(std::uintptr_t address, bool with_freed) {
     if (what == kind::freed && !with_freed) break;
     auto const found = around(*all, address);
     if (found == all->end()) continue;
-    bool const is_slots = what == kind::block && found->second.owner != nullptr;
-    known_address its{.what = is_slots ? kind::slot : what, .of = found->second.label};
-    if (found->second.owner != nullptr) found->second.owner->tell(its, address - found->first);
+    range const& its_range = found->second;
+    if (its_range.owner == nullptr) return {.what = what, .of = its_range.label};
+    if (!its_range.owner->has(found->first)) return {.what = what};
+    known_address its{.what = what == kind::block ? kind::slot : what, .of = its_range.label};
+    its_range.owner->tell(its, address - found->first);
     return its;
   }
   return {};

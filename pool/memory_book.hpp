@@ -23,7 +23,7 @@ class range_owner {
  public:
   // What it is, for an address at `offset` from the begin. Any thread, under the book's lock.
   virtual void tell(known_address& its, std::size_t offset) const noexcept = 0;
-  // Of a block that is an object's: whether the object still has it. Not while that changes.
+  // Of a block that is an object's: whether the object still has it.
   [[nodiscard]] virtual bool has(std::uintptr_t /*block*/) const noexcept { return true; }
 
  protected:
@@ -38,7 +38,19 @@ class made_blocks {
   ~made_blocks() { current() = outer_; }
   [[nodiscard]] static made_blocks* now() noexcept { return current(); }
 
-  std::vector<void const*> all = {};
+  struct block {
+    void const* begin;
+    std::size_t bytes = 0;  // of a device_block, which has them beside its address
+  };
+  // Of a device_block, which has allocated it.
+  static void note_device_block(void const* begin, std::size_t bytes) noexcept {
+    if (current() == nullptr) return;
+    for (block& each : current()->all) {
+      if (each.begin == begin) each.bytes = bytes;
+    }
+  }
+
+  std::vector<block> all = {};
 
  private:
   [[nodiscard]] static made_blocks*& current() noexcept;
@@ -77,7 +89,7 @@ class memory_book final : public address_lookup {
   void remove_arena(void const* begin) noexcept { end(arenas_, begin); }
   void add_block(void const* begin, std::size_t bytes) {
     add(blocks_, begin, bytes, {});
-    if (made_blocks* const made = made_blocks::now()) made->all.push_back(begin);
+    if (made_blocks* const made = made_blocks::now()) made->all.push_back({begin});
   }
   // A block that the object of a slot has is used as the slot is.
   void own_block(void const* begin, range_owner const& its, std::string const& label);

@@ -25,7 +25,8 @@ slot_pool::owned scratch_pool::make_slots(pool_options const& options, scratch_p
   auto make = [functions, source = policy.source](size_class const& of, void* in_arena,
                                                   std::size_t bytes) {
     return std::make_unique<resource_of<device_block>>(*functions, [&] {
-      return in_arena != nullptr ? device_block(in_arena, bytes) : device_block(of.bytes, source);
+      return in_arena != nullptr ? device_block(in_arena, bytes)
+                                 : device_block(of.bytes, source, {});  // the claim's line is told
     });
   };
   return detail::called_at(call, where,

@@ -51,7 +51,7 @@ class booked_slot final : range_owner {
   booked_slot(booked_slot&&) = delete;
   ~booked_slot() {
     if (begin_ != nullptr) memory_book::global().remove_slot(begin_);
-    for (void const* const each : blocks_) memory_book::global().disown_block(each, *this);
+    for (auto const& each : blocks_) memory_book::global().disown_block(each.begin, *this);
   }
   // First, since later, with the resource, nothing may fail. Throws std::bad_alloc.
   void prepare(std::string const& label) { place_ = memory_book::make_place(*this, label); }
@@ -64,10 +64,12 @@ class booked_slot final : range_owner {
   std::atomic<known_address::use> use{known_address::use::none};
 
  private:
+  [[nodiscard]] bool has(made_blocks::block const& its) const noexcept;
+
   slot const& of_;
   memory_book::place place_;
   void const* begin_ = nullptr;
-  std::vector<void const*> blocks_;  // of memory_book, that its object has
+  std::vector<made_blocks::block> blocks_;  // of memory_book, that its object has
 };
 
 // A use of a slot that no event covers yet. Listed in deferred_slots, under its lock, while the

@@ -110,7 +110,8 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
     return in_arena.may_be ? arena::known(*options.group->order()) : nullptr;
   }
   void leave_arena(slot& idle) noexcept;  // free for its scope's next claims, or destroyed
-  // The end of a run() covers its stream: on the host, waits for uses that could not be recorded.
+  // The end of a run() covers its stream: on its thread, the host waits for uses that could not be
+  // recorded.
   void wait_in_scope(slot& used) noexcept;
 
   // captured.cpp
@@ -224,10 +225,10 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   bool const is_only_device;  // no stream can be of another device
   // ESCROW_REUSE=late, for tests: what is used after its lease stays free longer, and is told.
   bool const is_reused_late;
-  // All claims are for the host, which writes the resources. Relaxed: a value alone; claims that
-  // find blocks come after who made these, by a list's lock.
+  // All claims are for the host, which writes the resources, or may: until a block tells. Relaxed:
+  // values alone, and a claim that does not see the last one only waits.
   std::atomic<bool> is_host_ordered;
-  std::atomic<bool> is_memory_unknown;  // its first block tells whether that is so; relaxed, too
+  std::atomic<bool> is_memory_unknown;
   worker_node end_on_worker;
 
   pool_sizes sizes;

@@ -10,6 +10,7 @@
 
 #include "escrow/internal/own_stream.hpp"
 #include "escrow/internal/ready_event.hpp"
+#include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_2 {
 
@@ -20,11 +21,7 @@ std::string name_of(cudaStream_t stream) {
 }
 
 std::uint64_t thread_of(cudaStream_t stream) noexcept {
-  if (stream != cudaStreamPerThread) [[likely]]
-    return 0;
-  static std::atomic<std::uint64_t> last{0};  // relaxed: only needs to be unique
-  thread_local std::uint64_t const number = last.fetch_add(1, std::memory_order_relaxed) + 1;
-  return number;
+  return stream != cudaStreamPerThread ? 0 : thread_number();
 }
 
 std::uint64_t bound_of_stream_ids(int device) noexcept {
@@ -46,7 +43,11 @@ bool is_destroyed(stream_use const& use) noexcept {
   return succeeded(status) ? use.id != 0 && id != use.id : status == cudaErrorInvalidResourceHandle;
 }
 
-record_status record(stream_use const& use, cached_event& to, bool is_asked) noexcept {
+namespace {
+
+// `call` with the stream, if it is known to be there and not to capture.
+template <class Call>
+record_status call_with(stream_use const& use, bool is_asked, Call call) noexcept {
   if (!is_asked && (is_other_thread(use) || is_reclaiming())) return {not_now};
   try {
     std::optional<device_scope> current;  // the null stream is that of the current device
@@ -58,15 +59,28 @@ record_status record(stream_use const& use, cached_event& to, bool is_asked) noe
       // The stream was destroyed, and its handle reused.
       if (use.id != 0 && stream_id(use.handle) != use.id) return {cudaErrorInvalidResourceHandle};
     }
-    to.make();
-    record_result const result = record_ready(to.recorded, to.device, use.handle);
-    return {result.outcome == record_outcome::recorded ? cudaSuccess : result.status};
+    return {call()};
   } catch (cuda_error const& error) {
     // Not permitted: in a CUDA callback.
     return {error.status() == cudaErrorNotPermitted ? not_now : error.status(), error.api()};
   } catch (std::exception const&) {
     return {cudaErrorMemoryAllocation};
   }
+}
+
+}  // namespace
+
+record_status record(stream_use const& use, cached_event& to, bool is_asked) noexcept {
+  return call_with(use, is_asked, [&] {
+    to.make();
+    record_result const result = record_ready(to.recorded, to.device, use.handle);
+    return result.outcome == record_outcome::recorded ? cudaSuccess : result.status;
+  });
+}
+
+bool wait_on_host(stream_use const& use) noexcept {
+  auto const wait = [&use] { return cudaStreamSynchronize(use.handle); };
+  return call_with(use, false, [&] { return retry_cleanup_relaxed(wait); }).status == cudaSuccess;
 }
 
 }  // namespace escrow::inline v0_2

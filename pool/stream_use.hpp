@@ -76,5 +76,8 @@ struct record_status {
 // Returns the first failure, or `not_now`: it captures, or cannot be asked on this thread.
 // `is_asked`: this call was given the stream and knows that it does not capture.
 [[nodiscard]] record_status record(stream_use const& use, cached_event& to, bool is_asked) noexcept;
+// Blocks until the stream is done, where a record failed: as long as its work takes. False: it did
+// not wait.
+[[nodiscard]] bool wait_on_host(stream_use const& use) noexcept;
 
 }  // namespace escrow::inline v0_2

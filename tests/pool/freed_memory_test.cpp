@@ -156,14 +156,47 @@ TEST_F(DeviceMemory, OutOfMemoryIsALastWord) {
 }
 
 #ifdef ESCROW_TEST_RUNTIME_SIM  // on a GPU other processes allocate, too
-TEST_F(DeviceMemory, ThatEndsInACallbackIsFreedByTheWorker) {
+TEST_F(DeviceMemory, ThatEndsInACallbackIsToldAndFreedByATrimOrTheNextFree) {
+  for (bool const by_trim : {true, false}) {
+    auto other = std::make_unique<device_block>(64);
+    auto* const owner = new device_block(64);
+    std::size_t const with = sim::alive().device_allocations;
+    testing::internal::CaptureStderr();
+    must(cudaLaunchHostFunc(
+        two, [](void* its) { delete static_cast<device_block*>(its); }, owner));
+    sync(two);
+    EXPECT_NE(testing::internal::GetCapturedStderr().find("in a CUDA callback"), std::string::npos);
+    EXPECT_EQ(sim::alive().device_allocations, with);
+    if (by_trim) static_cast<void>(trim_device_memory(0));
+    other.reset();
+    EXPECT_EQ(sim::alive().device_allocations, with - 2);
+  }
+}
+
+TEST_F(DeviceMemory, ThatEndsInACallbackKeepsNoWorkerWaiting) {
   static_cast<void>(deleter::global());
-  auto* const owner = new std::shared_ptr<device_block>(std::make_shared<device_block>(64));
-  std::size_t const with = sim::alive().device_allocations;
-  auto const end = [](void* its) { delete static_cast<std::shared_ptr<device_block>*>(its); };
-  must(cudaLaunchHostFunc(two, end, owner));
+  hold_up(one);
+  auto* const owner = new device_block(64);
+  must(cudaLaunchHostFunc(
+      two, [](void* its) { delete static_cast<device_block*>(its); }, owner));
   sync(two);
-  EXPECT_TRUE(wait_until([&] { return sim::alive().device_allocations < with; }));
+  auto counted = std::make_shared<int>(1);
+  deleter::global().retire(three.get(), std::shared_ptr<int>(counted));
+  EXPECT_TRUE(wait_until([&] { return counted.use_count() == 1; }));
+  flag.raise();
+  sync(one);
+  static_cast<void>(trim_device_memory(0));
+}
+
+TEST_F(DeviceMemory, OfAFullDeviceCanBeFreed) {
+  static_cast<void>(trim_device_memory(0));
+  sim::set_device_memory(64 * mebibyte);
+  std::size_t const before = free_bytes();
+  auto all = std::make_unique<device_block>(before);
+  EXPECT_EQ(free_bytes(), 0U);
+  all.reset();
+  static_cast<void>(trim_device_memory(0));
+  EXPECT_EQ(free_bytes(), before);
 }
 
 TEST_F(DeviceMemory, ThatIsUnusedGoesBackToTheDevice) {

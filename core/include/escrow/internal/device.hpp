@@ -5,6 +5,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+
 #include "escrow/core/error.hpp"
 
 struct CUctx_st;
@@ -36,6 +38,9 @@ inline void check_driver(int result, char const* call) {
 [[nodiscard]] inline bool is_ambiguous(cudaStream_t stream) noexcept {
   return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
 }
+
+// Of the calling thread; no other thread of the process ever gets it. Not 0.
+[[nodiscard]] std::uint64_t thread_number() noexcept;
 
 // Whether this process has a primary context on `device`; creates none. True if CUDA does not tell.
 // Any thread. Source: cuDevicePrimaryCtxGetState.

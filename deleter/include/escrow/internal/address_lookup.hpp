@@ -30,7 +30,7 @@ struct known_address {
   use used_by = use::none;
   bool is_in_graphs = false;           // graphs hold the slot
   group_order const* group = nullptr;  // of an arena; only compared
-  std::size_t offset = 0;              // in it
+  std::size_t offset = 0;              // in it, or in the slot's memory
   std::string of = {};                 // the label of the pool, or of the group
 };
 

@@ -25,9 +25,11 @@ struct held_memory {
   bool has_owners = false;                     // which may own leases
   bool may_hold_more = false;                  // plain copies, hoisted graphs: not all is known
 
-  [[nodiscard]] bool has_range(group_order const* of, std::size_t offset) const noexcept {
+  // Whether one of them has both offsets.
+  [[nodiscard]] bool has_range(group_order const* of, std::size_t first,
+                               std::size_t last) const noexcept {
     for (range const& each : ranges) {
-      if (each.of == of && each.begin <= offset && offset < each.end) return true;
+      if (each.of == of && each.begin <= first && last < each.end) return true;
     }
     return false;
   }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <unordered_set>
 #include <vector>
 
 #include "escrow/core/error.hpp"
@@ -19,7 +20,8 @@ struct hoist_note {
   explicit hoist_note(source_location where = {}) : made(where) {}
 
   source_location const made;
-  std::atomic<bool> is_released{false};  // what was hoisted is others'
+  std::unordered_set<void const*> slots = {};  // as held_memory::slots; set before others see it
+  std::atomic<bool> is_released{false};        // what was hoisted is others'
 };
 
 using hoist_ref = std::shared_ptr<hoist_note>;

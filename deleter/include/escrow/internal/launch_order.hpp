@@ -99,8 +99,9 @@ struct group_memory {
   // Gives back what no graph reaches. Returns the bytes.
   virtual std::size_t trim() noexcept = 0;
   // Gives up what a group_scope, which has ended, has claimed and released: its stream's work so
-  // far uses that.
-  virtual void end_scope(group_scope const& ended) noexcept = 0;
+  // far uses that, or comes after it. Returns where something was claimed of which it does not.
+  [[nodiscard]] virtual std::optional<source_location> end_scope(
+      group_scope const& ended) noexcept = 0;
 
   // For parking, by the thread that has the group's turn. used(): what has memory in it that the
   // group's launches do not order, a lease or a graph; no problem: there is nothing. close(): the

@@ -348,9 +348,9 @@ class graph_registry {
     std::size_t outliving = 0;
   };
   [[nodiscard]] group_members members_of(group_order const& group) const;
-
-  // The same as memory. Throws std::bad_alloc.
+  // The same as memory. Throw std::bad_alloc.
   [[nodiscard]] held_memory memory_of(std::span<cudaGraph_t const> graphs) const;
+  [[nodiscard]] held_memory memory_of_sets(reference_sets const& sets) const;
 
   // What the graphs hold, each member once. Throws std::bad_alloc.
   [[nodiscard]] resource_usage describe(std::set<cudaGraph_t> const& graphs) const;

@@ -112,7 +112,7 @@ class resource_base {
   }
 
   std::size_t bytes = 0;                   // 0: not known
-  void const* address = nullptr;           // of so many; null: not known
+  void const* address = nullptr;           // of so many, of a device_block; else null
   std::span<std::byte const> object = {};  // what it is in host memory
   std::atomic<std::uint64_t> accessed{0};  // when, by the use_clock: at the claim, and later
 };
@@ -129,9 +129,7 @@ class resource_of final : public resource_base {
     } else if constexpr (block_of_bytes<T>) {
       bytes = value.size();
     }
-    if constexpr (requires { static_cast<void const*>(value.data()); }) {
-      if (bytes != 0) address = value.data();
-    }
+    if constexpr (block_of_bytes<T>) address = value.data();
     object = {reinterpret_cast<std::byte const*>(std::addressof(value)), sizeof(value)};
   }
   ~resource_of() override {

@@ -33,7 +33,8 @@ ESCROW_API cudaError_t device_free(void* address) noexcept;
 
 // Gives back to the device what of its memory is freed and kept for later claims, of all of Escrow.
 // Else the worker gives back what was unused for a tenth of a second, but for an eighth of what is
-// in use, at least 32 MiB; and CUDA takes it, slowly, when memory runs out. Returns the bytes.
+// in use, at least 32 MiB; and CUDA takes it, slowly, when memory runs out. If blocks ended in CUDA
+// callbacks, it waits for the device and frees them. Returns the bytes.
 // Throws cuda_error. Any thread. Capture-safe.
 ESCROW_API std::size_t trim_device_memory(int device,
                                           source_location where = source_location::current());
@@ -78,8 +79,8 @@ struct ESCROW_API memory_source {
 
 // Owns memory of the device that is current at construction, or of another source.
 // Lifetime: the destructor waits for the whole device, as cudaFree does, since the block may be in
-//   use; not in a pool, nor retired: see device_free. In a CUDA callback it leaves that to the
-//   worker of deleter::global(), if there is one.
+//   use; not in a pool, nor retired: see device_free. What ends in a CUDA callback is reported, and
+//   freed with the next block that ends elsewhere, or by trim_device_memory().
 // Capture: capture-safe. In a capture a graph keeps the address: retire or retain the block there.
 // Errors: the constructor throws cuda_error; out of memory, it first frees what scratch pools have
 //   idle on the device, and waits for what deleter::global() reclaims, for at most 0.1 s. The
