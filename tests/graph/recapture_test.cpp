@@ -2,6 +2,8 @@
 // cudaStreamBeginRecaptureToGraph (CUDA 13.3) releases a graph's user objects as it begins. What
 // the graph held is released once, after its last use, and the graph holds what is captured anew,
 // whether or not it gets a new id, which CUDA's manual does not say. No GPU was seen doing it.
+#include <malloc.h>
+
 #include <escrow/nodes.hpp>
 
 #include "world.hpp"
@@ -316,6 +318,41 @@ TEST_P(Recapture, ThatCannotBeginOrFailsLosesNothing) {
   EXPECT_TRUE(is_released(now));
   flag.raise();
   expect_bare_only_holder(exec, before);
+}
+
+// Only what a released hoist took is refused.
+TEST_P(Recapture, AfterAReleaseMayUseWhatTheGraphNeverHeld) {
+  scratch_pool scratch(options(4));
+  auto const weights = scratch.claim<int>(one, 64);
+  auto const use_both = [&](cudaStream_t on) {
+    auto const own = scratch.claim<int>(on, 64);
+    must(launch_add(on, own.data(), 1));
+    must(launch_add(on, weights.data(), 1));
+  };
+  owned_graph const source = captured_plainly(use_both);
+  hoist(source.get()).release();
+  expect_error<usage_error>([&] { graph_exec const late(source.get()); },
+                            {"has released what the graph uses"});
+  recapture(source, use_both);
+  EXPECT_NO_THROW(graph_exec{source.get()});
+  hoist(source.get()).release();
+}
+
+TEST_P(Recapture, NothingStaysOfHoistsThatWereReleased) {
+  scratch_pool scratch(options(4));
+  auto const use = [&](cudaStream_t on) {
+    must(launch_add(on, scratch.claim<int>(on, 64).data(), 1));
+  };
+  owned_graph const source = captured_plainly(use);
+  auto const again = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      hoist(source.get()).release();
+      recapture(source, use);
+    }
+    return mallinfo2().uordblks;
+  };
+  std::size_t const before_many = again(100);
+  EXPECT_LT(again(2000), before_many + 40'000) << "80 bytes of each would be 160,000";
 }
 
 }  // namespace

@@ -90,6 +90,27 @@ TEST_F(HostOrder, AStagingLoopIsRightWithASourceThatDoesNotSayWhoWrites) {
   expect_all_batches_arrive(two, [&] { return local.claim<int>(count); });
 }
 
+#ifdef ESCROW_TEST_RUNTIME_SIM
+TEST_F(HostOrder, WhileItIsNotKnownWhoWritesItIsTheHost) {
+  scratch_policy policy;
+  policy.source = {[](void** address, std::size_t bytes) { return cudaMallocHost(address, bytes); },
+                   cudaFreeHost, "my_pinned"};
+  scratch_pool pool(options(16), policy);
+  sim::fail_call("cudaPointerGetAttributes", cudaErrorUnknown, 1, 100);
+  expect_all_batches_arrive(one, [&] { return pool.claim<int>(one, count); });
+  sim::clear_faults();
+  // Of memory that only the GPU writes, the first block tells: claims are in the stream's order.
+  policy.source = {[](void** address, std::size_t bytes) { return cudaMalloc(address, bytes); },
+                   cudaFree, "my_device"};
+  scratch_pool of_device(options(16), policy);
+  hold_up(one);
+  void* const first = of_device.claim(one, 64)->data();
+  EXPECT_EQ(of_device.claim(one, 64)->data(), first);
+  flag.raise();
+  sync(one);
+}
+#endif
+
 TEST_F(HostOrder, PinnedMemoryIsInTheStreamsOrderIfTheSourceSaysSo) {
   scratch_policy policy = pinned();
   policy.source.is_host_written = false;

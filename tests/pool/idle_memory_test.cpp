@@ -187,5 +187,44 @@ TEST_F(IdleMemory, IsNotWhereOneThatIsUsedEnds) {
   sync(one);
 }
 
+TEST_F(IdleMemory, IsNotWhereALeaseOfAnArenaEnds) {
+  sharing_group group;
+  scratch_pool shared(with(options(16), &pool_options::group, group));
+  for (std::size_t const count : {std::size_t{64}, (std::size_t{2} << 20) / sizeof(int)}) {
+    group.run(one, [&](stream_ref on) {
+      auto const held = shared.claim<int>(on, count);
+      must(kernel_call(kernel_id::two_pointers, held.data(), held.data() + count).launch(on.get()));
+    });
+  }
+  sync(one);
+}
+
+TEST_F(IdleMemory, IsNotWhatPooledObjectsOnlyPointTo) {
+  struct engine {
+    int const* table;
+    device_buffer<int> own{64};
+  };
+  std::optional<device_buffer<int>> table;  // of all objects, made with the first
+  resource_pool<engine> engines(options(4), [&table] {
+    if (!table) table.emplace(64);
+    return engine{.table = table->data()};
+  });
+  struct page {
+    int* at;
+    [[nodiscard]] int* data() const { return at; }
+    [[nodiscard]] static std::size_t bytes() { return 64 * sizeof(int); }
+  };
+  device_ints cache{128};
+  std::size_t pages = 0;
+  resource_pool<page> of_cache(options(2), [&] { return page{cache.data() + 64 * pages++}; });
+  {
+    auto const engine_lease = engines.claim(one.get());
+    auto const page_lease = of_cache.claim(one.get());
+  }
+  must(launch_add(one, table->data(), 1));
+  must(launch_add(one, cache.data(), 1));
+  sync(one);
+}
+
 }  // namespace
 }  // namespace escrow::test
