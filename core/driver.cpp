@@ -19,8 +19,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstdlib>
-#include <cstring>
 #include <optional>
 
 #include "escrow/core/capture.hpp"
@@ -28,6 +26,7 @@
 #include "escrow/core/stream.hpp"
 #include "escrow/detail/cuda12.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/environment.hpp"
 #include "escrow/internal/last_error.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
@@ -43,15 +42,6 @@ thread_local int may_be_in_callback = is_unknown;
 cudaError_t answered_by_runtime(cudaError_t status) noexcept {
   if (status == cudaSuccess) may_be_in_callback &= ~is_unknown;
   return status;
-}
-
-bool is_runtime_asked_for() noexcept {
-  static bool const is_asked_for = [] {
-    // NOLINTNEXTLINE(concurrency-mt-unsafe): once, beside nothing of Escrow's that sets it.
-    char const* const value = std::getenv("ESCROW_RUNTIME_CALLS");
-    return value != nullptr && std::strcmp(value, "") != 0 && std::strcmp(value, "0") != 0;
-  }();
-  return is_asked_for;
 }
 
 // A function of the driver, with the parameters that it had in the CUDA version `since`. It is
@@ -94,7 +84,7 @@ class driver_function {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result{};
     if (!succeeded(cudaDriverGetVersion(&version))) return nullptr;
-    bool is_there = version >= since_ && !is_runtime_asked_for();
+    bool is_there = version >= since_ && !environment::asks_runtime_calls();
     if (is_there) {
       cudaError_t const status = cudaGetDriverEntryPointByVersion(
           name_, &found, static_cast<unsigned>(since_), cudaEnableLegacyStream, &result);

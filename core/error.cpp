@@ -24,6 +24,9 @@ std::string_view usual_note(cudaError_t status) noexcept {
     case cudaErrorInsufficientDriver:
       return "there is no GPU, or its driver is older than the CUDA runtime; to test without a "
              "GPU, link escrow::simulated in place of the library";
+    case cudaErrorInvalidResourceHandle:
+      return "a stream or an event was destroyed, also one that a record_node or wait_node has, or "
+             "its device was reset; or it is another device's";
     case cudaErrorStreamCaptureIsolation:
       return "a capture may not wait for work that is not part of it: wait before it begins, or "
              "record the event in it";

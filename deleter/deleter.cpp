@@ -2,6 +2,8 @@
 // The deleter's interface: retiring owners and draining; and statistics in words.
 #include "escrow/deleter/deleter.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -240,6 +242,13 @@ void deleter::drain(source_location where) {
 bool deleter::drain_for(std::chrono::nanoseconds timeout, source_location where) {
   using clock = std::chrono::steady_clock;
   deleter_core& its = *core_;
+  if (its.process_ != getpid()) {
+    throw usage_error(usage_error("deleter::drain",
+                                  "called in a forked child, where neither CUDA nor the worker "
+                                  "goes on",
+                                  "fork before the first call of CUDA, or exec"),
+                      where);
+  }
   refuse_on_worker("deleter::drain", where);
   auto const begin = clock::now();
   // Acquire and release: see epoch_.

@@ -2,8 +2,6 @@
 // Whether a call audits, and what it refuses.
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -11,12 +9,12 @@
 #include "escrow/core/error.hpp"
 #include "escrow/graph/audit.hpp"
 #include "escrow/internal/address_lookup.hpp"
+#include "escrow/internal/environment.hpp"
 #include "escrow/internal/hoist_note.hpp"
 #include "escrow/internal/parked_group.hpp"
 #include "escrow/internal/reference_set.hpp"
 
 // There if the simulated runtime is linked in the runtime's place.
-extern "C" [[gnu::weak, gnu::visibility("hidden")]] char const escrow_simulated_runtime;
 extern "C" [[gnu::weak, gnu::visibility("hidden")]] unsigned long long
 escrow_simulated_eager_work() noexcept;
 
@@ -30,14 +28,13 @@ enum class refusal : std::uint8_t { nothing, what_is_not_held, all };
 refusal refusal_of(audit_use use, audited_call what) noexcept {
   if (use == audit_use::no) return refusal::nothing;
   if (use == audit_use::yes) return refusal::all;
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): once, beside nothing of Escrow's that sets it.
-  static char const* const said = std::getenv("ESCROW_AUDIT");
-  if (said != nullptr && std::strcmp(said, "") != 0) {
-    return std::strcmp(said, "0") == 0 ? refusal::nothing : refusal::all;
+  using environment::audits;
+  audits const asked = environment::asked_audits();
+  if (asked != audits::by_default) {
+    return asked == audits::off ? refusal::nothing : refusal::all;
   }
-  bool const is_simulated = &escrow_simulated_runtime != nullptr;
-  return is_simulated && what == audited_call::capture ? refusal::what_is_not_held
-                                                       : refusal::nothing;
+  return environment::is_simulated() && what == audited_call::capture ? refusal::what_is_not_held
+                                                                      : refusal::nothing;
 }
 
 }  // namespace

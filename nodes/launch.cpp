@@ -2,10 +2,13 @@
 // Loading and unloading code.
 #include "escrow/nodes/launch.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -15,6 +18,10 @@
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/never_destroyed.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
+
+// Of the simulated runtime, where that is linked: what it knows of a kernel; false: nothing.
+extern "C" [[gnu::weak, gnu::visibility("hidden")]] bool escrow_simulated_parameters(
+    void const* kernel, char const** name, std::size_t const** sizes, std::size_t* count) noexcept;
 
 namespace escrow::inline v0_2 {
 
@@ -203,6 +210,30 @@ void detail::refuse_launch(cudaError_t status, kernel const& launched,
   std::string text = misfit_note(status, launched, config);
   if (text.empty() && may_be_of_shape(status)) text = shape_of(config);
   throw_cuda_error(status, "cudaLaunchKernelExC", source_location::current(), text);
+}
+
+void detail::require_sizes(char const* call, kernel const& launched,
+                           std::span<std::size_t const> given) {
+  if (&escrow_simulated_parameters == nullptr) return;
+  char const* name = nullptr;
+  std::size_t const* sizes = nullptr;
+  std::size_t count = 0;
+  if (!escrow_simulated_parameters(launched.get(), &name, &sizes, &count)) return;
+  std::span<std::size_t const> const known(sizes, count);
+  if (std::ranges::equal(known, given)) return;
+  auto const text_of_sizes = [](std::span<std::size_t const> all) {
+    std::string text = std::to_string(all.size());
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      text.append(i == 0 ? " (of " : ", ").append(std::to_string(all[i]));
+    }
+    return text.append(all.empty() ? "" : " bytes)");
+  };
+  throw usage_error(call,
+                    "the kernel \"" + std::string(name) + "\" has other parameters, " +
+                        text_of_sizes(known) + ", than the arguments given, " +
+                        text_of_sizes(given),
+                    "give each in its parameter's type, or pass the __global__ function, which "
+                    "converts them");
 }
 
 library library::load(void const* image, deleter& its, source_location where) {

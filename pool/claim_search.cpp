@@ -104,8 +104,42 @@ slot* slot_pool::claim_search::take_unused() {
   return found != nullptr || seen.is_first ? found : grow_in_room();
 }
 
+namespace {
+
+// A pool's `make` runs on this thread.
+class making {
+ public:
+  explicit making(slot_pool const& of) noexcept : of_(of), outer_(std::exchange(innermost, this)) {}
+  making(making&&) = delete;
+  ~making() { innermost = outer_; }
+
+  [[nodiscard]] static bool is_for(slot_pool const& asked) noexcept {
+    making const* each = innermost;
+    while (each != nullptr && &each->of_ != &asked) each = each->outer_;
+    return each != nullptr;
+  }
+
+ private:
+  static inline thread_local making const* innermost = nullptr;
+
+  slot_pool const& of_;
+  making const* const outer_;
+};
+
+}  // namespace
+
 slot* slot_pool::claim_search::make_slot() noexcept {
   if (seen.failure != nullptr) return nullptr;  // nothing has changed since
+  if (making::is_for(in.owner)) {
+    try {
+      throw usage_error(asked.call,
+                        "`make` of \"" + in.options.label + "\" claims from its own pool",
+                        "make what it needs by another pool, or without one");
+    } catch (...) {
+      seen.note_failure();
+      return nullptr;
+    }
+  }
   if (of.slots.existing() >= in.slots_max ||
       !in.sizes.reserve(of, seen.has_turn ? 0 : in.turns.room_of_turn()))
     return nullptr;
@@ -122,6 +156,7 @@ slot* slot_pool::claim_search::make_slot() noexcept {
     device_scope const device(in.options.device);
     relaxed_capture_scope const relaxed;
     memory_scope::set const known({.is_of_pool = true});
+    making const now(in.owner);
     slot* const made = new slot(in.owner, of, in.make);
     of.bytes_told.store(made->resource_->bytes, std::memory_order_relaxed);
     made->number_ = in.grown.fetch_add(1, std::memory_order_relaxed);

@@ -169,7 +169,8 @@ device_block::~device_block() {
   cudaError_t const status = retry_cleanup_relaxed(free);
   if (status == cudaSuccess || device_store::global().free_later(data_, status)) return;
   if (deleter_core* const told = deleter_core::global_or_null()) {
-    told->report(status, "`free` of a memory_source");
+    told->report(cuda_error(status, "`free` of a memory_source", source_location(),
+                            "the block stays: was it freed by another call?"));
   }
 }
 

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -17,6 +16,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/environment.hpp"
 #include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "escrow/pool/scratch_pool.hpp"
@@ -55,15 +55,6 @@ void require_sane(pool_options const& options, scratch_policy const& policy) {
   require(policy.keep_factor >= 1 || policy.keep_factor == 0, of_policy,
           "`keep_factor` is less than 1", "give 1 or more; zero keeps all");
 }
-
-bool is_reuse_late() noexcept {
-  static bool const is_late = [] {
-    // NOLINTNEXTLINE(concurrency-mt-unsafe): once, beside nothing of Escrow's that sets it.
-    char const* const value = std::getenv("ESCROW_REUSE");
-    return value != nullptr && std::strcmp(value, "late") == 0;
-  }();
-  return is_late;
-}
 }  // namespace
 
 slot_pool::slot_pool(pool_options const& options, make_function make,
@@ -73,6 +64,7 @@ slot_pool::slot_pool(pool_options const& options, make_function make,
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
   pool_options own = options;
   if (own.device == -1) own.device = current_device();
+  own.check_streams |= environment::asked_audits() == environment::audits::on;
   require_device("pool_options::device", own.device, devices);
   deleter_core& core = (own.deleter != nullptr ? *own.deleter : deleter::global()).core();
   state_ = std::make_unique<state>(*this, std::move(own), std::move(make), policy, core, devices);
@@ -90,7 +82,7 @@ slot_pool::state::state(slot_pool& pool, pool_options given, make_function made,
       make(std::move(made)),
       core(used),
       is_only_device(devices == 1),
-      is_reused_late(is_reuse_late()),
+      is_reused_late(environment::is_reuse_late()),
       is_host_ordered(options.host_ordered ||
                       (policy != nullptr && policy->source.is_host_written.value_or(true))),
       is_memory_unknown(policy != nullptr && !policy->source.is_host_written.has_value()),

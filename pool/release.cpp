@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "escrow/core/error.hpp"
+#include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "lease_end.hpp"
@@ -38,6 +39,7 @@ capture_reuse::claim_state slot_pool::state::state_of(claimed_slot const& lease)
 // -- in a CUDA callback                 has its records deferred
 // -- else                               as release_on() says
 void slot_pool::release(claimed_slot& lease) {
+  tell_used_alone(&lease);
   state& in = *require_slot("lease::release", lease).pool_.state_;
   capture_reuse::claim_state claim;
   if (lease.capture_id != 0) [[unlikely]] {
@@ -63,6 +65,7 @@ void slot_pool::release(claimed_slot& lease) {
 }
 
 void slot_pool::release(claimed_slot& lease, stream_ref stream, char const* call) {
+  tell_used_alone(&lease);
   state& in = *require_slot(call, lease).pool_.state_;
   try {
     stream_use const on = in.use_without_id(stream);

@@ -62,3 +62,15 @@ void register_kernel(void const* address, kernel fn, std::vector<std::size_t> ar
 }
 
 }  // namespace escrow::sim
+
+bool escrow_simulated_parameters(void const* kernel, char const** name, std::size_t const** sizes,
+                                 std::size_t* count) noexcept {
+  auto& s = escrow::sim::model::the();
+  std::lock_guard const lock(s.mutex);
+  escrow::sim::model::kernel_code const* const found = escrow::sim::model::find_code(kernel);
+  if (found == nullptr) return false;
+  *name = found->name.c_str();
+  *sizes = found->arg_sizes.data();
+  *count = found->arg_sizes.size();
+  return true;
+}

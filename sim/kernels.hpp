@@ -19,3 +19,8 @@ kernel_code const* find_code(void const* func);
 cudaError_t make_kernel_work(cudaKernelNodeParams const& params, kernel_work& out);
 
 }  // namespace escrow::sim::model
+
+// For a library under test: what a kernel is registered or loaded with; false: there is none. The
+// texts and numbers stay. Any thread.
+extern "C" [[gnu::visibility("hidden")]] bool escrow_simulated_parameters(
+    void const* kernel, char const** name, std::size_t const** sizes, std::size_t* count) noexcept;

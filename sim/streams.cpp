@@ -62,7 +62,8 @@ std::shared_ptr<stream_state> find_made_stream(char const* call, cudaStream_t ha
   if (stream == nullptr && !all.is_lost(handle)) {
     give_up(std::string(call) + " on " + describe_this_thread() +
             " with a stream that was destroyed: CUDA's driver crashes; a stream outlives the "
-            "leases, claimers and launchers on it: end them before it, e.g. by declaring it first");
+            "leases, claimers, launchers and release_at_end() on it: end them before it, e.g. by "
+            "declaring it first");
   }
   return stream;
 }

@@ -21,7 +21,7 @@ MAY_INCLUDE = {
 # The files of each part in an order in which they can be read: each includes only what stands before it. A header and
 # its .cpp are one name.
 READING_ORDER = {
-    "core": "version never_destroyed shared_count made_once spin_lock json profiler error last_error retry_cleanup stream enqueue own_stream cuda12 capture device driver graph_lifetime_lock event"
+    "core": "version environment never_destroyed shared_count made_once spin_lock json profiler error last_error retry_cleanup stream enqueue own_stream cuda12 capture device driver graph_lifetime_lock event"
     " ready_event shared_event graph_query",
     "deleter": "use_clock reclaimable retired_object deleter_options address_lookup sharing_group launch_order parked_group group_lease kept_sets held_memory hoist_note group_scope reachable_allocator release_queue wakeup deleter_accounts"
     " pending_events reference_set graph_registry graph_exposure memory_of_graphs recycle_lane object_store deleter_core hold set_reclaim deleter group_leases group_stats worker pass shared_object kernel_argument",

@@ -218,7 +218,8 @@ escrow_status escrow_graph_destroy(cudaGraph_t graph) {
     if (graph == nullptr) return;
     relaxed_capture_scope const relaxed;
     graph_lifetime_lock const lock;
-    check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    check(cudaGraphDestroy(graph), "cudaGraphDestroy", source_location::current(),
+          "the graph was destroyed before, or an escrow_captured has it");
   });
 }
 

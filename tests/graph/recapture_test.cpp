@@ -349,6 +349,7 @@ TEST_P(Recapture, NothingStaysOfHoistsThatWereReleased) {
       hoist(source.get()).release();
       recapture(source, use);
     }
+    EXPECT_TRUE(drained());
     return mallinfo2().uordblks;
   };
   std::size_t const before_many = again(100);

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -182,6 +184,7 @@ class deleter_core : public deleter_accounts {
   int known_device_ = -1;          // of the last thing that arrived
 
   std::thread thread_;  // the worker
+  pid_t const process_ = getpid();
   // Used by it only:
   bool is_relaxed_ = false;                // in Relaxed capture mode
   std::chrono::microseconds interval_{0};  // of the last short sleep

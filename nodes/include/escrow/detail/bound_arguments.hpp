@@ -287,7 +287,7 @@ auto share_of(std::remove_reference_t<Argument>& argument) {
     constexpr bool is_moved = !std::is_reference_v<Argument> && !std::is_const_v<given>;
     static_assert(is_moved,
                   "the owner of this argument cannot be shared: std::move it into the launch, or "
-                  "pass its data(), if it outlives the work");
+                  "pass its data(), if it outlives the work; of a lease pass the lease itself");
     if constexpr (is_moved) {
       return moved_in<T>(argument);
     } else {

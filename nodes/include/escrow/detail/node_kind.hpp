@@ -182,6 +182,7 @@ auto kernel_kind(kernel const& launched, launch_config const& config, source_loc
   return called_at("kernel_node", where, [&] {
     cudaGraphNodeParams const params = kernel_params(launched, config);
     auto values = node_values(static_cast<Launched*>(nullptr), arguments...);
+    if constexpr (std::same_as<Launched, kernel>) require_values("kernel_node", launched, values);
     auto attributes = config.attributes;
     auto made = taking_kind(params, owner(launched, arguments...), std::move(values));
     made.set_attributes(std::move(attributes));

@@ -5,9 +5,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstddef>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -134,6 +136,17 @@ struct launch_config {
 
 namespace detail {
 
+// On the simulated runtime: throws usage_error, naming `call`, unless the kernel's parameters have
+// these sizes.
+ESCROW_API void require_sizes(char const* call, kernel const& launched,
+                              std::span<std::size_t const> given);
+template <class... Values>
+void require_values(char const* call, kernel const& launched,
+                    std::tuple<Values...> const& /*values*/) {
+  std::array<std::size_t, sizeof...(Values)> const given{sizeof(Values)...};
+  require_sizes(call, launched, given);
+}
+
 inline constexpr char const* null_kernel_advice =
     "pass a __global__ function, or what library::find() returned; one that was moved from is null";
 
@@ -225,8 +238,9 @@ template <class... Arguments>
 void launch(detail::stream_at on, kernel const& launched, launch_config const& config,
             Arguments&&... arguments) {
   detail::called_at("launch", on.where, [&] {
-    detail::launch_keeping(on.stream, on.where, launched, config,
-                           detail::values_of("launch", arguments...),
+    auto values = detail::values_of("launch", arguments...);
+    detail::require_values("launch", launched, values);
+    detail::launch_keeping(on.stream, on.where, launched, config, std::move(values),
                            std::forward<Arguments>(arguments)...);
   });
 }

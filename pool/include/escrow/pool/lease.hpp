@@ -43,6 +43,9 @@ class resource_pool;
 // Example: examples/cublas_handles.cpp.
 template <class T>
 class lease {
+  // A pool's block of memory stays in its slot: it is not moved out.
+  using object = std::conditional_t<std::same_as<T, device_block>, T const, T>;
+
  public:
   lease(lease&& other) noexcept : claimed_(other.claimed_) { other.claimed_.what = nullptr; }
   // Releases the old slot, as the destructor does, and leaves `other` empty.
@@ -58,13 +61,14 @@ class lease {
   }
 
   // The resource. Throws usage_error if the lease is empty.
-  [[nodiscard]] T& get(source_location where = source_location::current()) const ESCROW_OF_THIS {
+  [[nodiscard]] object& get(source_location where = source_location::current()) const
+      ESCROW_OF_THIS {
     static_cast<void>(slot_pool::require_slot("lease::get", claimed_, where));
     claimed_.resource->note_access(claimed_.on.id);
-    return static_cast<resource_of<T>&>(*claimed_.resource).value;
+    return value();
   }
-  [[nodiscard]] T& operator*() const ESCROW_OF_THIS { return get(source_location()); }
-  [[nodiscard]] T* operator->() const ESCROW_OF_THIS { return &get(source_location()); }
+  [[nodiscard]] object& operator*() const ESCROW_OF_THIS { return get(source_location()); }
+  [[nodiscard]] object* operator->() const ESCROW_OF_THIS { return &get(source_location()); }
   // Of memory: its first byte, as get().data().
   [[nodiscard]] void* data(source_location where = source_location::current())
       const requires std::same_as<T, device_block> {
@@ -129,11 +133,11 @@ class lease {
   requires std::same_as<std::invoke_result_t<Claim>, claimed_slot>
   explicit lease(Claim claim) : claimed_(claim()) {}
 
+  [[nodiscard]] T& value() const { return static_cast<resource_of<T>&>(*claimed_.resource).value; }
   // For a resource that an earlier lease or launch may have used, of a pool with that function.
   void recycle(slot_functions<T> const& functions) const {
     if (claimed_.what == nullptr || !claimed_.was_used) return;
-    functions.recycle(get(source_location()),
-                      stream_ref(claimed_.on.handle));  // on failure the lease releases
+    functions.recycle(value(), stream_ref(claimed_.on.handle));  // on failure the lease releases
   }
 
   claimed_slot claimed_;

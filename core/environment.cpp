@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The variables that Escrow reads.
+#include "escrow/internal/environment.hpp"
+
+#include <cstdlib>
+#include <string_view>
+
+// There if the simulated runtime is linked in the runtime's place.
+extern "C" [[gnu::weak, gnu::visibility("hidden")]] char const escrow_simulated_runtime;
+
+namespace escrow::inline v0_2::environment {
+
+namespace {
+
+std::string_view value_of(char const* name) noexcept {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): beside nothing of Escrow's that sets it.
+  char const* const value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+}  // namespace
+
+audits asked_audits() noexcept {
+  static audits const asked = [] {
+    std::string_view const value = value_of("ESCROW_AUDIT");
+    if (value.empty()) return audits::by_default;
+    return value == "0" ? audits::off : audits::on;
+  }();
+  return asked;
+}
+
+bool is_reuse_late() noexcept {
+  static bool const is_late = value_of("ESCROW_REUSE") == "late";
+  return is_late;
+}
+
+bool asks_runtime_calls() noexcept {
+  static bool const asks = [] {
+    std::string_view const value = value_of("ESCROW_RUNTIME_CALLS");
+    return !value.empty() && value != "0";
+  }();
+  return asks;
+}
+
+bool is_simulated() noexcept {
+  return &escrow_simulated_runtime != nullptr;
+}
+
+}  // namespace escrow::inline v0_2::environment

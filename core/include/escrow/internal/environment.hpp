@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the program's environment asks for, and whether the runtime is the simulated one.
+#pragma once
+
+#include <cstdint>
+
+#include "escrow/version.hpp"
+
+namespace escrow::inline v0_2::environment {
+
+// ESCROW_AUDIT: not set, "0", or else.
+enum class audits : std::uint8_t { by_default, off, on };
+
+// Each variable is read once. Any thread.
+[[nodiscard]] audits asked_audits() noexcept;
+[[nodiscard]] bool is_reuse_late() noexcept;       // ESCROW_REUSE=late
+[[nodiscard]] bool asks_runtime_calls() noexcept;  // ESCROW_RUNTIME_CALLS=1
+[[nodiscard]] bool is_simulated() noexcept;
+
+}  // namespace escrow::inline v0_2::environment
