@@ -75,6 +75,7 @@ static_cast<void>(make_stream_shared<int>(1))" "compiles"
   "worker.retire(std::move(unique), plain)" "deleted (member )?function .*retire"
   "scratch_pool().claim(16, plain)" "deleted (member )?function .*claim"
   "scratch_pool().claim<float>(numbers[0], stream)" "deleted (member )?function .*claim"
+  "device_block(std::move(*scratch_pool().claim(stream, 16)))" "deleted"
   # Launches.
   "launch(nullptr, function, config, shared, 1)" "takes a stream first: the default one is cudaStreamLegacy"
   "launch(stream, function, dim3(1), dim3(1), shared, 1)" "takes .\\.grid = ..., .block = .... third"

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Waiting for what was retired: drain, stop and poll. And deleters that are destroyed before what
 // they owe.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <string_view>
 
 #include "world.hpp"
 
@@ -286,6 +291,30 @@ TEST(Rest, AWorkerSleepsWhileNothingIsPendingOrGraphsHoldAllAndEndsAfterItsDelet
   EXPECT_TRUE(fate->wait());
   EXPECT_TRUE(has_ended("rests"));
 }
+
+#ifdef ESCROW_TEST_RUNTIME_SIM
+TEST_P(Drain, InAForkedChildIsRefused) {
+  its.retire(one.get(), std::make_unique<int>(1));
+  pid_t const child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    int told = 0;
+    for (auto const& call : {std::function<void()>([&] { its.drain(); }),
+                             {[&] { static_cast<void>(its.drain_for(generous)); }}}) {
+      try {
+        call();
+      } catch (usage_error const& refused) {
+        told += std::string_view(refused.what()).find("forked child") != std::string::npos ? 1 : 0;
+      }
+    }
+    ::_exit(told);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 2);
+}
+#endif
 
 }  // namespace
 }  // namespace escrow::test

@@ -154,6 +154,23 @@ TEST_F(Launch, RefusesNullKernelsAndNullPointersToOwners) {
   expect_refused([&] { launch(one, fill, config(), none, 1U, 7); }, "launch", "a null pointer");
 }
 
+#ifdef ESCROW_TEST_RUNTIME_SIM
+// CUDA does not tell: it reads what is not there, or leaves arguments out.
+TEST_F(Launch, RefusesArgumentsThatTheKernelHasNot) {
+  kernel const untyped(kernel_address(kernel_id::add));
+  constexpr char const* told = "has other parameters, 2 (of 8, 4 bytes)";
+  int* const cell = cells.data();
+  expect_refused([&] { launch(one, untyped, {}, cell); }, "launch", told);
+  expect_refused([&] { launch(one, untyped, {}, cell, std::size_t{1}); }, "launch", told);
+  expect_refused([&] { launch(one, untyped, {}, 1, cell); }, "launch", told);
+  expect_refused([&] { launch(one, untyped, {}, cell, 1, 2); }, "launch", told);
+  expect_refused([&] { return kernel_node(untyped, {}, cell); }, "kernel_node", told);
+  launch(one, untyped, {}, cell, 1);
+  sync(one);
+  EXPECT_EQ(cells.load(), 1);
+}
+#endif
+
 TEST_F(Launch, RefusesALeaseOfAnotherCaptureInItsOwnName) {
   block_pool pool = make_pool(2);
   graph const source = captured([&](cudaStream_t on) {

@@ -146,5 +146,15 @@ TEST_F(WhoseCall, IsNamedWhereALeaseEndedInAnotherCaptureAndIsLeakedWithItsPool)
       << errors->all();
 }
 
+TEST_F(WhoseCall, IsNamedWhereMakeClaimsFromItsOwnPool) {
+  resource_pool<int>* self = nullptr;
+  resource_pool<int> pool(options(4), [&] { return *self->claim(one.get()) + 1; });
+  self = &pool;
+  expect_error<usage_error>([&] { static_cast<void>(pool.claim(one.get())); },
+                            {"resource_pool::claim", "whose_call_test.cpp",
+                             "`make` of \"blocks\" claims from its own pool", "another pool"});
+  EXPECT_EQ(pool.stats().slots, 0U);
+}
+
 }  // namespace
 }  // namespace escrow::test

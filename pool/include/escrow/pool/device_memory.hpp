@@ -91,6 +91,7 @@ class ESCROW_API device_block {
   explicit device_block(std::size_t bytes, memory_source const& source = memory_source::device(),
                         source_location where = source_location::current())
       : device_block("device_block", bytes, source, where) {}
+  device_block(device_block const&) = delete;  // that of a lease stays: pass on the lease
   device_block(device_block&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),
         bytes_(std::exchange(other.bytes_, 0)),
