@@ -5,6 +5,7 @@
 #include "families.hpp"
 #include "graph_memory.hpp"
 #include "graphs.hpp"
+#include "nodes.hpp"
 
 #include <algorithm>
 
@@ -156,7 +157,8 @@ cudaError_t CUDARTAPI cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaG
 }
 
 cudaError_t CUDARTAPI cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) {
-  return call(__func__, outlives_fault, [&](api_call&) {
+  return call(__func__, outlives_fault, [&](api_call& c) {
+    refuse_destroyed(c.name, node);
     if (node == nullptr || type == nullptr) return cudaErrorInvalidValue;
     *type = node->type;
     return cudaSuccess;
@@ -174,6 +176,7 @@ cudaError_t CUDARTAPI cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cuda
 
 cudaError_t CUDARTAPI cudaGraphDestroyNode(cudaGraphNode_t node) {
   return call(__func__, outlives_fault, [&](api_call& c) {
+    refuse_destroyed(c.name, node);
     if (node == nullptr) return cudaErrorInvalidValue;
     if (has_memory_nodes(*node->graph)) return cudaErrorNotSupported;
     enter_own(c, *node->graph);

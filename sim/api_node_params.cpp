@@ -14,6 +14,7 @@ namespace {
 template <class Work, class Out, class Put>
 cudaError_t try_get(char const* name, cudaGraphNode_t node, Out* out, Put put) {
   return call(name, outlives_fault, [&](api_call&) {
+    refuse_destroyed(name, node);
     auto* const what = node == nullptr ? nullptr : std::get_if<Work>(&node->what);
     return what == nullptr || out == nullptr ? cudaErrorInvalidValue : put(*what);
   });
@@ -32,6 +33,7 @@ cudaError_t get(char const* name, cudaGraphNode_t node, Out* out, Put put) {
 template <class Make>
 cudaError_t set(char const* name, cudaGraphNode_t node, cudaGraphNodeType type, Make make) {
   return call(name, outlives_fault, [&](api_call&) {
+    refuse_destroyed(name, node);
     if (node == nullptr || node->type != type) return cudaErrorInvalidValue;
     work what;
     if (auto const error = make(what); error != cudaSuccess) return error;
@@ -53,6 +55,7 @@ cudaError_t set_with(char const* name, cudaGraphNode_t node, cudaGraphNodeType t
 // The copy that was there goes, with its references, before the call returns.
 cudaError_t set_child(char const* name, cudaGraphNode_t node, cudaGraph_t child) {
   return call(name, outlives_fault, [&](api_call& c) {
+    refuse_destroyed(name, node);
     auto* const old = node == nullptr ? nullptr : std::get_if<child_work>(&node->what);
     if (old == nullptr) return cudaErrorInvalidValue;
     work what;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <string>
 
 namespace escrow::sim::model {
 namespace {
@@ -125,6 +126,13 @@ bool replaces(Other const&, Other const&) {
 }
 
 }  // namespace
+
+void refuse_destroyed(char const* call, cudaGraphNode_t node) {
+  if (node == nullptr || node->graph != nullptr) return;
+  give_up(std::string(call) +
+          " with a node that was destroyed: CUDA's driver reads freed memory; use a node of a graph "
+          "no longer than it is there");
+}
 
 cudaError_t make_work(cudaKernelNodeParams const& params, work& what) {
   kernel_work made;

@@ -8,6 +8,10 @@
 
 namespace escrow::sim::model {
 
+// Ends the process if the node was destroyed, and nothing has its handle: CUDA's driver would read
+// freed memory.
+void refuse_destroyed(char const* call, cudaGraphNode_t node);
+
 // The state's mutex is held by whoever calls these. Each sets `what`, or returns an error.
 
 cudaError_t make_work(cudaKernelNodeParams const& params, work& what);

@@ -4,6 +4,7 @@
 
 #include "slots.hpp"
 
+#include <cstring>
 #include <map>
 #include <new>
 #include <unordered_set>
@@ -55,6 +56,7 @@ void* recycled::operator new(std::size_t bytes) {
 void recycled::operator delete(void* memory, std::size_t bytes) noexcept {
   auto& nodes = memory_of_nodes();
   if (!nodes.of_run.contains(memory)) return ::operator delete(memory);
+  std::memset(memory, 0, bytes);  // of no graph: see refuse_destroyed()
   ASAN_POISON_MEMORY_REGION(memory, bytes);
   nodes.idle[bytes].push_back(memory);
 }

@@ -155,7 +155,6 @@ TEST_F(Launch, RefusesNullKernelsAndNullPointersToOwners) {
 }
 
 #ifdef ESCROW_TEST_RUNTIME_SIM
-// CUDA does not tell: it reads what is not there, or leaves arguments out.
 TEST_F(Launch, RefusesArgumentsThatTheKernelHasNot) {
   kernel const untyped(kernel_address(kernel_id::add));
   constexpr char const* told = "has other parameters, 2 (of 8, 4 bytes)";
