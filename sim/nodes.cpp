@@ -129,9 +129,10 @@ bool replaces(Other const&, Other const&) {
 
 void refuse_destroyed(char const* call, cudaGraphNode_t node) {
   if (node == nullptr || node->graph != nullptr) return;
-  give_up(std::string(call) +
-          " with a node that was destroyed: CUDA's driver reads freed memory; use a node of a graph "
-          "no longer than it is there");
+  give_up(
+      std::string(call) +
+      " with a node that was destroyed: CUDA's driver reads freed memory; use a node of a graph "
+      "no longer than it is there");
 }
 
 cudaError_t make_work(cudaKernelNodeParams const& params, work& what) {

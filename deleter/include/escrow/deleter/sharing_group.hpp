@@ -105,7 +105,8 @@ class ESCROW_API sharing_group {
   // to it (record_stream) before. No lock is held meanwhile, and no other launch of the group
   // begins, as inside hoisted::launch(): see there for `wait_max` and for errors. Throws
   // usage_error too, once the work is enqueued, if a lease outlives `call`: it keeps its memory
-  // from what claims later, but a graph of the group that was captured before overwrites it.
+  // from what claims later, but a graph of the group that was captured before overwrites it. So if
+  // one ended where its use on another stream cannot be recorded, as on a deleter's worker.
   template <class Call>
   void run(stream_ref stream, Call&& call,
            std::chrono::nanoseconds wait_max = std::chrono::seconds(10),
