@@ -32,7 +32,7 @@ void copy_on_two(escrow::scratch_pool& scratch, cudaStream_t stream, cudaStream_
 
 class CopyOnTwo : public testing::Test {
  protected:
-  // Once: what Escrow keeps for later use, e.g. events, does not survive another reset.
+  // Once in a program: what Escrow keeps for later use, as events, does not survive another reset.
   static void SetUpTestSuite() { sim::reset({.stepped = true}); }
   void SetUp() override {
     for (cudaStream_t& each : streams) check(cudaStreamCreate(&each), "cudaStreamCreate");

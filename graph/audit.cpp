@@ -196,11 +196,12 @@ audit_finding auditor::finding_of(suspect const& found, address_problem what) {
   switch (what) {
     case address_problem::not_held:
       text += " is of " + owner;
-      text += found.its.used_by == known_address::use::lease
-                  ? ", which a lease has, and not the graph; give the lease to launch() or "
-                    "retain(), or claim in the capture"
-                  : ", where it is free; claim in the capture, and keep no address of a lease that "
-                    "has ended";
+      text +=
+          found.its.used_by == known_address::use::lease
+              ? ", which a lease has, and not the graph; give the lease to launch() or "
+                "retain(), or claim in the capture"
+              : ", where it is free; claim in the capture, or give a node the lease, and keep no "
+                "address of a lease that has ended";
       break;
     case address_problem::of_another_graph: {
       text += " is of " + owner + ", and another graph's";

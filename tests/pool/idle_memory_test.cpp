@@ -145,7 +145,7 @@ TEST_F(IdleMemory, IsNotClaimedAgainSoonIfReuseIsLate) {
     must(seen.size() == 16 && seen.contains(ended()) ? cudaSuccess : cudaErrorUnknown);
     int* const memory = ended();
     auto const next = scratch.claim<int>(one, bytes / sizeof(int));
-    static_cast<void>(launch_add(one, memory, 1));
+    static_cast<void>(launch_add(one, memory + 1, 1));  // where no other memory may end
   };
   ASSERT_EQ(::setenv("ESCROW_REUSE", "late", 1), 0);  // for the process of the test that ends
   expect_refused(use_late, "cudaLaunchKernel", "kernel .*add.*, argument 0");

@@ -29,9 +29,11 @@ inline void tell_taken(void* shared) noexcept {
   if (__tsan_acquire != nullptr) __tsan_acquire(shared);
 }
 
-// A call changes what one thread at a time may use: ThreadSanitizer then reports two threads.
+// A call changes what one thread at a time may use: ThreadSanitizer then reports two threads, with
+// the first one's name.
+ESCROW_API void one_thread_at_a_time_may_use_it(void const* used) noexcept;
 inline void tell_used_alone(void const* used) noexcept {
-  if (__tsan_write8 != nullptr) __tsan_write8(const_cast<void*>(used));
+  if (__tsan_write8 != nullptr) one_thread_at_a_time_may_use_it(used);
 }
 
 // Drops one of `count`. True for the last one: then what all others did before has happened.
