@@ -139,6 +139,7 @@ std::optional<source_location> arena::end_scope(group_scope const& ended) noexce
   {
     std::lock_guard const lock(mutex_);
     auto const found = graphs_.find(ended.number);
+    if (found == graphs_.end()) return {};  // the last ones were destroyed meanwhile
     layout& in = found->second;
     auto const to_rest = [&](arena_place& place) {
       place.its_state = arena_place::state::gone;
@@ -177,10 +178,12 @@ std::optional<source_location> arena::end_scope(group_scope const& ended) noexce
 bool arena::rest(arena_place& place) noexcept {
   std::lock_guard const lock(mutex_);
   if (place.graph != 0) {
-    layout& in = graphs_.at(place.graph);
-    if (!in.is_of_scope || in.is_scope_over) return false;
+    auto const found = graphs_.find(place.graph);
+    if (found == graphs_.end() || !found->second.is_of_scope || found->second.is_scope_over) {
+      return false;
+    }
     place.its_state = arena_place::state::kept;
-    place.held->newer_ = std::exchange(in.ended_elsewhere, place.held);
+    place.held->newer_ = std::exchange(found->second.ended_elsewhere, place.held);
     return true;
   }
   if (is_closed_) return false;
