@@ -23,7 +23,8 @@ class range_owner {
  public:
   // What it is, for an address at `offset` from the begin. Any thread, under the book's lock.
   virtual void tell(known_address& its, std::size_t offset) const noexcept = 0;
-  // Of a block that is an object's: whether the object still has it.
+  // Of a block that is an object's: whether the object still has it. While its lease changes that,
+  // the answer may be either.
   [[nodiscard]] virtual bool has(std::uintptr_t /*block*/) const noexcept { return true; }
 
  protected:
