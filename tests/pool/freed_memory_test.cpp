@@ -157,6 +157,7 @@ TEST_F(DeviceMemory, OutOfMemoryIsALastWord) {
 
 #ifdef ESCROW_TEST_RUNTIME_SIM  // on a GPU other processes allocate, too
 TEST_F(DeviceMemory, ThatEndsInACallbackIsToldAndFreedByATrimOrTheNextFree) {
+  static_cast<void>(deleter::global());
   for (bool const by_trim : {true, false}) {
     auto other = std::make_unique<device_block>(64);
     auto* const owner = new device_block(64);

@@ -79,8 +79,9 @@ struct ESCROW_API memory_source {
 
 // Owns memory of the device that is current at construction, or of another source.
 // Lifetime: the destructor waits for the whole device, as cudaFree does, since the block may be in
-//   use; not in a pool, nor retired: see device_free. What ends in a CUDA callback is reported, and
-//   freed with the next block that ends elsewhere, or by trim_device_memory().
+//   use; not in a pool, nor retired: see device_free. What ends in a CUDA callback is freed with
+//   the next block that ends elsewhere, or by trim_device_memory(); deleter::global(), if there is
+//   one, reports it.
 // Capture: capture-safe. In a capture a graph keeps the address: retire or retain the block there.
 // Errors: the constructor throws cuda_error; out of memory, it first frees what scratch pools have
 //   idle on the device, and waits for what deleter::global() reclaims, for at most 0.1 s. The
