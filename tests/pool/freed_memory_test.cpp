@@ -168,7 +168,10 @@ TEST_F(DeviceMemory, ThatEndsInACallbackIsToldAndFreedByATrimOrTheNextFree) {
     sync(two);
     EXPECT_NE(testing::internal::GetCapturedStderr().find("in a CUDA callback"), std::string::npos);
     EXPECT_EQ(sim::alive().device_allocations, with);
-    if (by_trim) static_cast<void>(trim_device_memory(0));
+    if (by_trim) {
+      static_cast<void>(trim_device_memory(0));
+      EXPECT_EQ(sim::alive().device_allocations, with - 1);
+    }
     other.reset();
     EXPECT_EQ(sim::alive().device_allocations, with - 2);
   }
