@@ -34,14 +34,7 @@ TEST_F(AuditLimits, TakesNoEndForAnAddress) {
   }
   // Two slots without a gap between them.
   device_block const all(512);
-  auto* next = static_cast<std::byte*>(all.data());
-  memory_source const pieces{.allocate =
-                                 [&next](void** address, std::size_t size) {
-                                   *address = std::exchange(next, next + size);
-                                   return cudaSuccess;
-                                 },
-                             .free = [](void*) { return cudaSuccess; }};
-  scratch_pool without_gaps({.slots_max = 4}, {.source = pieces});
+  scratch_pool without_gaps({.slots_max = 4}, {.source = pieces_of(all)});
   std::optional first(without_gaps.claim<int>(one, values));
   auto const second = without_gaps.claim<int>(one, values);
   int* const begin = first->data();

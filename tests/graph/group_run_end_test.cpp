@@ -8,16 +8,8 @@
 namespace escrow::test {
 namespace {
 
-class GroupRunEnd : public arena_world {
+class GroupRunEnd : public group_scratch_world {
  protected:
-  scratch_pool& scratch() {
-    if (!pool) pool.emplace(in_group());
-    return *pool;
-  }
-  void TearDown() override {
-    pool.reset();
-    arena_world::TearDown();
-  }
   /// In a call on stream `one`: a lease that stream two uses for a while.
   [[nodiscard]] lease<device_block> use_on_two() {
     auto held = scratch().claim(one, 4096);
@@ -30,7 +22,6 @@ class GroupRunEnd : public arena_world {
     check(held, two, 6);
     return held;
   }
-  std::optional<scratch_pool> pool;
 };
 
 TEST_F(GroupRunEnd, ComesAfterWhatEndedOnAnotherThread) {

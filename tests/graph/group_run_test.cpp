@@ -8,18 +8,7 @@
 namespace escrow::test {
 namespace {
 
-class GroupRun : public arena_world {
- protected:
-  scratch_pool& scratch() {
-    if (!pool) pool.emplace(in_group());
-    return *pool;
-  }
-  void TearDown() override {
-    pool.reset();
-    arena_world::TearDown();
-  }
-  std::optional<scratch_pool> pool;
-};
+class GroupRun : public group_scratch_world {};
 
 TEST_F(GroupRun, ClaimsWhatTheGraphsUse) {
   graph_exec decode(

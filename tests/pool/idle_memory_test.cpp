@@ -167,14 +167,7 @@ TEST_F(IdleMemory, IsNotWhatAGraphKeepsOrAnotherLeaseHas) {
 TEST_F(IdleMemory, IsNotWhereOneThatIsUsedEnds) {
   // Gives out pieces of one allocation, which have no gaps.
   device_block const all(4 * bytes);
-  auto* next = static_cast<std::byte*>(all.data());
-  memory_source const pieces{.allocate =
-                                 [&next](void** address, std::size_t size) {
-                                   *address = std::exchange(next, next + size);
-                                   return cudaSuccess;
-                                 },
-                             .free = [](void*) { return cudaSuccess; }};
-  scratch_pool without_gaps({.slots_max = 4}, {.source = pieces});
+  scratch_pool without_gaps({.slots_max = 4}, {.source = pieces_of(all)});
   auto first = without_gaps.claim<int>(one, bytes / sizeof(int));
   auto second = without_gaps.claim<int>(one, bytes / sizeof(int));
   int* const end = first.data() + bytes / sizeof(int);

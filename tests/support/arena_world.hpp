@@ -53,4 +53,18 @@ class arena_world : public world {
   std::optional<sharing_group> group{std::in_place, sharing_options{.label = "batches"}};
 };
 
+/// With a pool of that group.
+class group_scratch_world : public arena_world {
+ protected:
+  scratch_pool& scratch() {
+    if (!pool) pool.emplace(in_group());
+    return *pool;
+  }
+  void TearDown() override {
+    pool.reset();
+    arena_world::TearDown();
+  }
+  std::optional<scratch_pool> pool;
+};
+
 }  // namespace escrow::test

@@ -13,6 +13,17 @@ inline void invalidate(cudaStream_t capturing) {
   static_cast<void>(cudaGetLastError());
 }
 
+/// Pieces of that memory, one behind the other without gaps; `all` outlives what uses them.
+[[nodiscard]] inline memory_source pieces_of(device_block const& all) {
+  auto const next = std::make_shared<std::byte*>(static_cast<std::byte*>(all.data()));
+  return {.allocate =
+              [next](void** address, std::size_t bytes) {
+                *address = std::exchange(*next, *next + bytes);
+                return cudaSuccess;
+              },
+          .free = [](void*) { return cudaSuccess; }};
+}
+
 /// Of a device that need not be the current one.
 [[nodiscard]] inline owned_stream make_stream_of(int device) {
   device_scope const there(device);
