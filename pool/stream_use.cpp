@@ -3,7 +3,6 @@
 #include "stream_use.hpp"
 
 #include <array>
-#include <atomic>
 #include <cstdio>
 #include <exception>
 #include <optional>

@@ -1,25 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What looks like an address that a graph does not keep, and is none.
-#include <escrow/graph/audit.hpp>
-
-#include "arena_world.hpp"
-#include "graph_nodes.hpp"
+#include "audit_world.hpp"
 
 namespace escrow::test {
 namespace {
 
-class AuditLimits : public arena_world {
- protected:
-  [[nodiscard]] graph captured(auto const& enqueue) {
-    return escrow::capture(
-        stream_ref(one.get()), [&](stream_ref on) { enqueue(on.get()); },
-        capture_options(cudaStreamCaptureModeThreadLocal, audit_use::no));
-  }
-  [[nodiscard]] graph captured_use(int* address) {
-    return captured([&](cudaStream_t on) { must(launch_add(on, address, 1)); });
-  }
-  static void expect_healthy(graph_ref of) { EXPECT_EQ(describe(audit(of)), ""); }
-};
+class AuditLimits : public audit_world {};
 
 TEST_F(AuditLimits, TakesNoEndForAnAddress) {
   auto const use_range = [](cudaStream_t on, int* begin, std::size_t count) {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Audits find each planted address that its graph does not keep, name it, and find nothing in
 // graphs that keep what they use.
-#include <escrow/graph/audit.hpp>
 #include <escrow/nodes.hpp>
 
-#include "arena_world.hpp"
+#include "audit_world.hpp"
 #include "graph_nodes.hpp"
 
 namespace escrow::test {
@@ -13,17 +12,8 @@ namespace {
 using finding = audit_finding;
 using problem = address_problem;
 
-class Audit : public arena_world {
+class Audit : public audit_world {
  protected:
-  /// Not audited meanwhile.
-  [[nodiscard]] graph captured(auto const& enqueue) {
-    return escrow::capture(
-        stream_ref(one.get()), [&](stream_ref on) { enqueue(on.get()); },
-        capture_options(cudaStreamCaptureModeThreadLocal, audit_use::no));
-  }
-  [[nodiscard]] graph captured_use(int* address) {
-    return captured([&](cudaStream_t on) { must(launch_add(on, address, 1)); });
-  }
   /// One finding of the kernel add.
   static void expect_only(std::vector<finding> const& found, problem what, int const* address) {
     ASSERT_EQ(found.size(), 1U) << describe(found);
@@ -33,9 +23,6 @@ class Audit : public arena_world {
     EXPECT_EQ(found.front().argument, 0U);
     EXPECT_EQ(found.front().offset, 0U);
     EXPECT_NE(found.front().node, nullptr);
-  }
-  static void expect_healthy(graph_ref of, std::vector<cudaGraph_t> const& bodies = {}) {
-    EXPECT_EQ(describe(audit(of, bodies)), "");
   }
   static void function_of_struct(cudaStream_t on, pointer_pair const& pair) {
     launch(on, function_of<pointer_pair>(kernel_id::struct_of_pointers), {}, pair);
