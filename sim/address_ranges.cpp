@@ -2,6 +2,7 @@
 // The memory of ranges: host memory that cannot be touched where nothing is mapped.
 #include "address_ranges.hpp"
 
+#include "apart.hpp"
 #include "memory.hpp"
 
 #include <sys/mman.h>
@@ -24,7 +25,10 @@ void drop_physical(CUmemGenericAllocationHandle handle) {
 }
 
 void free_ranges(state& s) {
-  for (auto const& [begin, range] : s.ranges) ::munmap(reinterpret_cast<void*>(begin), range.bytes);
+  for (auto const& [begin, range] : s.ranges) {
+    for (auto const& each : range.pieces) remove_device_pages(reinterpret_cast<void*>(each.first));
+    ::munmap(reinterpret_cast<void*>(begin), range.bytes);
+  }
   s.ranges.clear();
   s.physical.clear();
 }

@@ -48,7 +48,7 @@ void forget_allocations(state& s, int device) {
   std::erase_if(s.allocations, [&](auto const& each) {
     if (each.second.device != device || each.second.host) return false;
     uncount(s, each.second);
-    ::operator delete(const_cast<void*>(each.first), as_cuda_aligns);
+    delete_memory(const_cast<void*>(each.first), each.second);
     return true;
   });
 }

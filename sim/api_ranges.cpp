@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The driver's virtual memory management. It harms no capture, in any mode (measured).
 #include "address_ranges.hpp"
+#include "apart.hpp"
 #include "driver_call.hpp"
 
 #include <sys/mman.h>
@@ -31,7 +32,9 @@ void protect(CUdeviceptr address, std::size_t bytes, bool is_mapped) {
   auto* const at = reinterpret_cast<void*>(address);
   if (is_mapped) {
     ::mprotect(at, bytes, PROT_READ | PROT_WRITE);
+    add_device_pages(at, bytes);
   } else {
+    remove_device_pages(at);
     ::mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   }
 }

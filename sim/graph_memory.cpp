@@ -2,6 +2,8 @@
 // Memory that graphs allocate: an address for good, and memory there from an alloc node to a free.
 #include "graph_memory.hpp"
 
+#include "apart.hpp"
+
 #include <sanitizer/asan_interface.h>
 
 #include <algorithm>
@@ -46,7 +48,8 @@ graph_block::graph_block(cudaMemAllocNodeParams const& as_asked, std::uint64_t g
     : params(as_asked), owner(graph_id) {
   access.assign(params.accessDescs, params.accessDescs + params.accessDescCount);
   params.accessDescs = access.data();
-  params.dptr = ::operator new(params.bytesize, as_cuda_aligns);
+  params.dptr = new_device_memory(params.bytesize);
+  if (params.dptr == nullptr) throw std::bad_alloc();
   the().graph_blocks.emplace(params.dptr, this);
   vanish(*this);
 }
@@ -54,7 +57,7 @@ graph_block::graph_block(cudaMemAllocNodeParams const& as_asked, std::uint64_t g
 graph_block::~graph_block() {
   the().graph_blocks.erase(params.dptr);
   appear(*this);
-  ::operator delete(params.dptr, as_cuda_aligns);
+  delete_device_memory(params.dptr, params.bytesize);
 }
 
 void appear(graph_block& block) {

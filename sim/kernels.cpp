@@ -54,11 +54,17 @@ namespace escrow::sim {
 
 void register_kernel(void const* address, kernel fn, std::vector<std::size_t> arg_sizes,
                      std::string name) {
+  detail::register_typed_kernel(address, fn, std::move(arg_sizes), {}, std::move(name));
+}
+
+void detail::register_typed_kernel(void const* address, kernel fn,
+                                   std::vector<std::size_t> arg_sizes,
+                                   std::vector<bool> are_pointers, std::string name) {
   auto& s = model::the();
   std::lock_guard lock(s.mutex);
   // Never replaced: launches that are pending point to the entry.
-  s.kernels.try_emplace(address,
-                        model::kernel_code{address, fn, std::move(arg_sizes), std::move(name)});
+  s.kernels.try_emplace(address, model::kernel_code{address, fn, std::move(arg_sizes),
+                                                    std::move(name), std::move(are_pointers)});
 }
 
 }  // namespace escrow::sim

@@ -6,7 +6,7 @@
 #include "edges.hpp"
 #include "graph_memory.hpp"
 #include "graphs.hpp"
-#include "idle_memory.hpp"
+#include "operands.hpp"
 #include "ops.hpp"
 #include "runner.hpp"
 #include "runner_shared.hpp"
@@ -171,7 +171,7 @@ void launch_ended(exec_state& exec) {
 cudaError_t launch(api_call& c, std::shared_ptr<exec_state> const& exec,
                    std::shared_ptr<stream_state> const& stream) {
   if (needs_destroyed_event(*exec->graph)) return cudaErrorInvalidResourceHandle;
-  refuse_idle_memory(c.name, *exec->graph);
+  refuse_operands(c.name, *exec->graph);
   graph_blocks left;
   if (auto const error = book_launch(*exec, left); error != cudaSuccess) return error;
   auto const first = make_op(stream, empty_work{});

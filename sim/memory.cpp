@@ -2,6 +2,7 @@
 // Device and pinned host memory: plain host memory that AddressSanitizer watches.
 #include "memory.hpp"
 
+#include "apart.hpp"
 #include "graph_memory.hpp"
 
 #include <algorithm>
@@ -35,7 +36,8 @@ void trim_all(int device) {
 }
 
 void* make(std::size_t bytes, allocation const& what) {
-  void* const address = ::operator new(bytes, as_cuda_aligns, std::nothrow);
+  void* const address =
+      what.host ? ::operator new(bytes, as_cuda_aligns, std::nothrow) : new_device_memory(bytes);
   if (address == nullptr) return nullptr;
   the().allocations.emplace(address, what);
   the().allocated.add(what);
@@ -138,9 +140,15 @@ bool free_memory(void* address) {
   auto const found = s.allocations.find(address);
   if (found == s.allocations.end()) return false;
   uncount(s, found->second);
+  allocation const what = found->second;
   s.allocations.erase(found);
-  ::operator delete(address, as_cuda_aligns);
+  delete_memory(address, what);
   return true;
+}
+
+void delete_memory(void* address, allocation const& what) noexcept {
+  if (!what.host) return delete_device_memory(address, what.bytes);
+  ::operator delete(address, as_cuda_aligns);
 }
 
 }  // namespace escrow::sim::model

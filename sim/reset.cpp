@@ -2,6 +2,7 @@
 // How the one state begins, begins afresh, and ends with the process.
 #include "address_ranges.hpp"
 #include "guard.hpp"
+#include "memory.hpp"
 #include "runner_free.hpp"
 #include "state.hpp"
 
@@ -57,8 +58,7 @@ state* first_state() {
 }
 
 void free_allocations(state& s) {
-  for (auto const& [address, what] : s.allocations)
-    ::operator delete(const_cast<void*>(address), as_cuda_aligns);
+  for (auto const& [address, what] : s.allocations) delete_memory(const_cast<void*>(address), what);
   s.allocations.clear();
   s.memory_pools.clear();
   free_ranges(s);

@@ -2,6 +2,7 @@
 // Pieces that the free-running and the stepped runner share.
 #include "runner_shared.hpp"
 
+#include "apart.hpp"
 #include "graph_memory.hpp"
 #include "libraries.hpp"
 #include "memory.hpp"
@@ -57,7 +58,11 @@ bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
   lock.unlock();
   auto& me = this_thread_unchecked();
   auto* const outer = std::exchange(me.kernel, o.get());
-  bool const done = perform(o->what);
+  bool done = false;
+  {
+    device_at_work const reaches_its_memory;
+    done = perform(o->what);
+  }
   me.kernel = outer;
   lock.lock();
   --s.running;

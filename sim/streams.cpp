@@ -4,7 +4,7 @@
 
 #include "captures.hpp"
 #include "ends.hpp"
-#include "idle_memory.hpp"
+#include "operands.hpp"
 #include "ops.hpp"
 #include "runner.hpp"
 
@@ -120,7 +120,7 @@ cudaError_t enqueue(api_call& c, cudaStream_t handle, cudaGraphNodeType type, wo
   if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
   if (stream->capturing != nullptr) return capture_work(c, *stream, type, std::move(what));
   if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
-  refuse_idle_memory(c.name, what);
+  refuse_operands(c.name, what);
   ++c.me.eager_work;
   bool const blocks = blocks_caller(what);
   op_ptr const enqueued = submit(stream, std::move(what));

@@ -20,6 +20,8 @@ struct kernel_code {
   kernel run = nullptr;
   std::vector<std::size_t> arg_sizes;
   std::string name;
+  // Of the arguments, as far as it is known.
+  std::vector<bool> are_pointers = {};
   // Loaded with a library, not linked into the program.
   bool of_library = false;
   // Its library is gone. Guarded by the state's mutex.

@@ -95,7 +95,8 @@ bool struct_kernel(void**) {
 template <class... Arguments>
 void* registered(escrow::sim::kernel kernel, char const* name) {
   auto* const address = reinterpret_cast<void*>(kernel);
-  escrow::sim::register_kernel(address, kernel, {sizeof(Arguments)...}, name);
+  escrow::sim::detail::register_typed_kernel(address, kernel, {sizeof(Arguments)...},
+                                             {std::is_pointer_v<Arguments>...}, name);
   return address;
 }
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,12 @@ using kernel = bool (*)(void** args);
 void register_kernel(void const* address, kernel fn, std::vector<std::size_t> arg_sizes,
                      std::string name = "kernel");
 
+namespace detail {
+// For register_kernel<function>(), which knows the parameters' types.
+void register_typed_kernel(void const* address, kernel fn, std::vector<std::size_t> arg_sizes,
+                           std::vector<bool> are_pointers, std::string name);
+}  // namespace detail
+
 // The same for a host function whose parameters are the kernel's: register_kernel<&add>("add")
 // makes it run whenever it is launched as a kernel. Returns it, for launches. May be called again.
 template <auto function>
@@ -35,7 +42,8 @@ auto register_kernel(std::string const& name = "kernel") {
         function(*static_cast<P*>(args[I])...);
         return true;
       };
-      register_kernel(reinterpret_cast<void const*>(function), run, {sizeof(P)...}, name);
+      detail::register_typed_kernel(reinterpret_cast<void const*>(function), run, {sizeof(P)...},
+                                    {std::is_pointer_v<P>...}, name);
     }
     (std::index_sequence_for<P...>{});
   }(function);

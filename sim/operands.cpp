@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks a library under test whether work uses memory that nobody has.
-#include "idle_memory.hpp"
+// Asks a library under test whether work uses memory that nobody has; looks whose memory it is.
+#include "operands.hpp"
 
+#include "apart.hpp"
+#include "memory.hpp"
 #include "state.hpp"
 
 #include <array>
@@ -32,7 +34,8 @@ class user {
   user(char const* call, bool is_graph) : call_(call), is_graph_(is_graph) {}
 
   void refuse(work const& what) const {
-    if (is_idle_ != nullptr) std::visit([this](auto const& each) { look(each); }, what);
+    if (is_idle_ != nullptr || is_memory_apart())
+      std::visit([this](auto const& each) { look(each); }, what);
   }
   void refuse(graph_state const& graph) const {
     for (auto const& node : graph.nodes) {
@@ -50,6 +53,8 @@ class user {
                  (bytes != sizeof(void*) ? ", byte " + std::to_string(at) : std::string());
         });
       }
+      bool const is_pointer = i < k.code->are_pointers.size() && k.code->are_pointers[i];
+      if (is_pointer && is_memory_apart()) refuse_host(k, i);
     }
   }
   void look(copy_work const& c) const {
@@ -72,10 +77,26 @@ class user {
   template <class Name>  // a function that returns it
   void look(void const* address, Name operand) const {
     std::array<char, 320> text{};
-    if (!is_idle_(address, is_graph_, text.data(), text.size())) return;
+    if (is_idle_ == nullptr || !is_idle_(address, is_graph_, text.data(), text.size())) return;
+    refuse(operand(), address, std::string("is of ") + text.data());
+  }
+
+  void refuse_host(kernel_work const& k, std::size_t index) const {
+    auto const* const address = static_cast<char const*>(k.args.word(index, 0));
+    auto const is_known = [](void const* at) {
+      return place_of(at).type != cudaMemoryTypeUnregistered;
+    };
+    if (address == nullptr || is_known(address) || is_known(address - 1)) return;  // or an end
+    refuse("kernel \"" + k.code->name + "\", argument " + std::to_string(index), address,
+           "is in no memory that CUDA has allocated: the host's, which most GPUs cannot use, or "
+           "freed; give memory of the device, or pinned memory (ESCROW_MEMORY=apart)");
+  }
+
+  [[noreturn]] void refuse(std::string const& operand, void const* address,
+                           std::string const& why) const {
     std::array<char, 32> number{};
     static_cast<void>(std::snprintf(number.data(), number.size(), "%p", address));
-    give_up(std::string(call_) + ": " + operand() + ": " + number.data() + " is of " + text.data());
+    give_up(std::string(call_) + ": " + operand + ": " + number.data() + " " + why);
   }
 
   char const* const call_;
@@ -85,11 +106,11 @@ class user {
 
 }  // namespace
 
-void refuse_idle_memory(char const* call, work const& what) {
+void refuse_operands(char const* call, work const& what) {
   user(call, false).refuse(what);
 }
 
-void refuse_idle_memory(char const* call, graph_state const& graph) {
+void refuse_operands(char const* call, graph_state const& graph) {
   user(call, true).refuse(graph);
 }
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that a library under test keeps for its next user: nothing may use it meanwhile.
+// What work on a stream may not be given: memory that a library under test keeps for its next user,
+// and, if memory is apart, pointers to memory of the host.
 #pragma once
 
 #include "objects.hpp"
 
 namespace escrow::sim::model {
 
-// Ends the process if an operand of work on a stream is in such memory. `call`: for the message.
-// Lock held.
-void refuse_idle_memory(char const* call, work const& what);
+// Ends the process if an operand of work on a stream is such. `call`: for the message. Lock held.
+void refuse_operands(char const* call, work const& what);
 // The same for all nodes of a graph that is launched, also in child graphs and bodies.
-void refuse_idle_memory(char const* call, graph_state const& graph);
+void refuse_operands(char const* call, graph_state const& graph);
 
 // Whether an address is in idle memory; then writes whose that is, and what to do, to a text of so
 // many bytes. `of_graph`: a launched graph uses it, to which memory may belong that no stream may

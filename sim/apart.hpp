@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of the device that the host cannot reach, as on a GPU. Tests ask for it by
+// ESCROW_MEMORY=apart: by default their programs may look into it.
+#pragma once
+
+#include <cstddef>
+
+namespace escrow::sim::model {
+
+[[nodiscard]] bool is_memory_apart() noexcept;
+
+// Memory of the device, at an address as CUDA's; if it is apart, in pages of its own. Null if there
+// is none. Any thread.
+[[nodiscard]] void* new_device_memory(std::size_t bytes) noexcept;
+// `bytes` as it was made with.
+void delete_device_memory(void* address, std::size_t bytes) noexcept;
+
+// Whole pages become memory of the device that work may use, or are that no more, which changes
+// what may be done with them not at all.
+void add_device_pages(void* address, std::size_t bytes);
+void remove_device_pages(void* address) noexcept;
+
+// While one lives, the device works, and can reach its memory.
+class [[nodiscard]] device_at_work {
+ public:
+  device_at_work();
+  device_at_work(device_at_work&&) = delete;
+  ~device_at_work();
+};
+
+}  // namespace escrow::sim::model

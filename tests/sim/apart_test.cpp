@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// With ESCROW_MEMORY=apart memory of the device is not for the host, nor the host's for kernels.
+#include <cuda_runtime.h>
+
+#include <array>
+#include <cstdlib>
+#include <vector>
+
+#include "graph_nodes.hpp"
+#include "pool_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+[[maybe_unused]] int const is_asked = ::setenv("ESCROW_MEMORY", "apart", 1);  // before main()
+
+class MemoryApart : public pool_world {
+ protected:
+  // A process of its own, since this one has threads.
+  MemoryApart() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+
+  static void expect_host_refused(int volatile* memory) {
+    constexpr auto text = "the host reads or writes memory of the device at 0x.*cudaMemcpyAsync";
+    EXPECT_DEATH(static_cast<void>(*memory), text);
+    EXPECT_DEATH(*memory = 1, text);
+  }
+  void expect_argument_refused(int* memory) {
+    EXPECT_DEATH(static_cast<void>(launch_add(one, memory, 1)),
+                 "cudaLaunchKernel: kernel .*add.*, argument 0: 0x.* is in no memory that CUDA has "
+                 "allocated.*pinned memory");
+  }
+  // What kernels and copies do there is as ever.
+  void expect_works(int* memory) {
+    must(launch_fill(one, memory, 4, 7));
+    std::array<int, 4> read{};
+    must(cudaMemcpyAsync(read.data(), memory, sizeof(read), cudaMemcpyDeviceToHost, one));
+    sync(one);
+    EXPECT_EQ(read, (std::array<int, 4>{7, 7, 7, 7}));
+  }
+
+  scratch_pool scratch{options(16)};
+};
+
+TEST_F(MemoryApart, OfAPoolIsTheDevicesAlone) {
+  for (std::size_t const count : {std::size_t{64}, std::size_t{4} << 20}) {  // the second is mapped
+    auto lease = scratch.claim<int>(one, count);
+    expect_works(lease.data());
+    expect_host_refused(lease.data());
+    expect_host_refused(lease.data() + count - 1);
+  }
+}
+
+TEST_F(MemoryApart, OfAnArenaIsTheDevicesAlone) {
+  sharing_group group;
+  scratch_pool shared(with(options(16), &pool_options::group, group));
+  int* memory = nullptr;
+  graph_exec exec(captured([&](cudaStream_t on) {
+    auto lease = shared.claim<int>(on, 64);
+    memory = lease.data();
+    must(launch_fill(on, memory, 64, 1));
+  }));
+  exec.launch(one);
+  sync(one);
+  expect_host_refused(memory);
+}
+
+TEST_F(MemoryApart, OfCudasOwnCallsIsTheDevicesAlone) {
+  int* memory = nullptr;
+  must(cudaMalloc(&memory, 4096));
+  expect_works(memory);
+  expect_host_refused(memory);
+  must(cudaFree(memory));
+  must(cudaMallocAsync(&memory, 4096, one));
+  expect_works(memory);
+  expect_host_refused(memory);
+  must(cudaFreeAsync(memory, one));
+  sync(one);
+}
+
+TEST_F(MemoryApart, IsOpenToKernelsOfSeveralStreams) {
+  auto first = scratch.claim<int>(one, 1 << 16);
+  auto second = scratch.claim<int>(two, 1 << 16);
+  for (int i = 0; i < 64; ++i) {
+    must(launch_fill(one, first.data(), 1 << 16, i));
+    must(launch_fill(two, second.data(), 1 << 16, i));
+  }
+  sync(one);
+  sync(two);
+}
+
+TEST_F(MemoryApart, OfTheHostIsNoArgumentOfAKernel) {
+  int local = 0;
+  std::vector<int> allocated(16);
+  expect_argument_refused(&local);
+  expect_argument_refused(allocated.data());
+  must(launch_add(one, cells.data(), 1));  // pinned
+  auto lease = scratch.claim<int>(one, 64);
+  must(launch_copy(one, lease.data() + 64, cells.data(), 0));  // an end, of which nothing is used
+  sync(one);
+}
+
+TEST_F(MemoryApart, OfTheHostIsNoArgumentInAGraphEither) {
+  int local = 0;
+  graph_exec exec(captured([&](cudaStream_t on) { must(launch_add(on, &local, 1)); }));
+  EXPECT_DEATH(exec.launch(one),
+               "cudaGraphLaunch: kernel .*add.*, argument 0: 0x.* is in no memory that CUDA");
+}
+
+TEST_F(MemoryApart, LeavesOtherFaultsToTheirHandler) {
+  auto lease = scratch.claim<int>(one, 64);  // the handler is there
+  EXPECT_EXIT(*reinterpret_cast<int volatile*>(8) = 1, testing::KilledBySignal(SIGSEGV), "");
+}
+
+}  // namespace
+}  // namespace escrow::test
