@@ -7,6 +7,8 @@
 
 // There if the simulated runtime is linked in the runtime's place.
 extern "C" [[gnu::weak, gnu::visibility("hidden")]] char const escrow_simulated_runtime;
+extern "C" [[gnu::weak, gnu::visibility("hidden")]] unsigned long long
+escrow_simulated_steps() noexcept;
 
 namespace escrow::inline v0_2::environment {
 
@@ -44,6 +46,10 @@ bool asks_runtime_calls() noexcept {
 
 bool is_simulated() noexcept {
   return &escrow_simulated_runtime != nullptr;
+}
+
+std::uint64_t simulated_steps() noexcept {
+  return &escrow_simulated_steps != nullptr ? escrow_simulated_steps() : 0;
 }
 
 }  // namespace escrow::inline v0_2::environment

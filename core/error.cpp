@@ -20,6 +20,9 @@ std::string_view usual_note(cudaError_t status) noexcept {
       return "it was called in a CUDA callback (host function, destructor of a user object), where "
              "CUDA permits no call: leave it to a thread of the program, or retire() an owner that "
              "makes it when it is destroyed";
+    case cudaErrorInitializationError:
+      return "in a child of fork() CUDA does not work if the parent has used it: fork before that, "
+             "or exec; else the driver could not start";
     case cudaErrorNoDevice:
     case cudaErrorInsufficientDriver:
       return "there is no GPU, or its driver is older than the CUDA runtime; to test without a "

@@ -10,12 +10,14 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/driver.hpp"
+#include "escrow/internal/environment.hpp"
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/json.hpp"
 #include "escrow/internal/last_error.hpp"
@@ -234,6 +236,29 @@ void refuse_in_callback(char const* call, source_location where) {
 }
 }  // namespace
 
+namespace {
+// Where the simulator's time is stepped, and nobody steps, a wait would have no end.
+class watched_steps {
+ public:
+  void refuse_none(source_location where) {
+    if (steps_ == 0) return;
+    std::uint64_t const now = environment::simulated_steps();
+    if (std::exchange(steps_, now) != now) at_ = std::chrono::steady_clock::now();
+    if (std::chrono::steady_clock::now() - at_ < std::chrono::seconds(1)) return;
+    throw usage_error(usage_error("deleter::drain",
+                                  "the simulator's time is stepped, and nobody steps: what is "
+                                  "awaited does not run",
+                                  "call sim::step() until it returns false, and poll() a deleter "
+                                  "without a worker between the steps"),
+                      where);
+  }
+
+ private:
+  std::uint64_t steps_ = environment::simulated_steps();
+  std::chrono::steady_clock::time_point at_ = std::chrono::steady_clock::now();
+};
+}  // namespace
+
 void deleter::drain(source_location where) {
   refuse_in_callback("deleter::drain", where);
   static_cast<void>(drain_for(std::chrono::nanoseconds::max(), where));
@@ -251,6 +276,7 @@ bool deleter::drain_for(std::chrono::nanoseconds timeout, source_location where)
   }
   refuse_on_worker("deleter::drain", where);
   auto const begin = clock::now();
+  watched_steps steps;
   // Acquire and release: see epoch_.
   std::uint64_t const last = its.epoch_.fetch_add(1, std::memory_order_acq_rel);
   its.bell_->notify();
@@ -265,6 +291,8 @@ bool deleter::drain_for(std::chrono::nanoseconds timeout, source_location where)
     auto const is_drained = [&] { return its.drained_ >= last; };
     auto const wait = std::clamp<std::chrono::nanoseconds>(left, {}, slice);
     if (its.drain_ended_.wait_for(lock, wait, is_drained)) return true;
+    lock.unlock();
+    steps.refuse_none(where);
     // Nothing is reclaimed during process exit.
     if (left <= slice || deleter_core::is_process_exiting()) return false;
   }

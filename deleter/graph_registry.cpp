@@ -196,9 +196,10 @@ graph_registry::begun_claim graph_registry::begin_claim(std::uint64_t id, cudaGr
                                                         group_order const& group) noexcept {
   begun_claim its;
   std::lock_guard const lock(mutex_);
-  its.is_recaptured = drop_released(id, graph);
+  drop_released(id, graph);
   entry const* const found = find(graph, id);
   if (found == nullptr) return its;
+  its.generation = found->generation;
   for (lease_span const& each : found->copied_leases) {
     if (&each.lease->origin->group == &group) {
       its.behind = std::max(its.behind, each.lease->place.end);

@@ -100,9 +100,9 @@ sharing_stats sharing_group::stats() const {
                     .outliving = members.outliving};
   if (auto const its = order_->known_memory()) now.bytes += its->bytes();
   now.is_parked = order_->is_parked.load(std::memory_order_relaxed);  // a bool
-  std::lock_guard const lock(order_->mutex);
-  now.launches = order_->launches;
-  now.stream_waits = order_->stream_waits;
+  // Not under the mutex: a launch has that while it blocks.
+  now.launches = order_->launches.load(std::memory_order_relaxed);
+  now.stream_waits = order_->stream_waits.load(std::memory_order_relaxed);
   return now;
 }
 

@@ -110,18 +110,25 @@ void graph_registry::place(ref<reference_set> made, cudaGraph_t graph, std::uint
   if (set->phase_ == reference_set::phase::filling) set->phase_ = reference_set::phase::open;
 }
 
-bool graph_registry::drop_released(std::uint64_t id, cudaGraph_t graph) noexcept {
-  if (find(graph, id) == nullptr) return false;
-  auto const found = entries_.find(graph);
-  std::size_t const released = std::erase_if(found->second.sets, [graph](auto* const each) {
+void graph_registry::drop_released(std::uint64_t id, cudaGraph_t graph) noexcept {
+  if (find(graph, id) == nullptr) return;
+  entry& its = entries_.find(graph)->second;
+  std::size_t const released = std::erase_if(its.sets, [graph](auto* const each) {
     return each->is_off_graphs() && std::erase(each->graphs_, graph) != 0;
   });
-  if (released != 0) {  // with the nodes
-    found->second.leases.clear(spare_leases_);
-    found->second.copied_leases.clear();
-  }
-  erase_if_unused(found);
-  return released != 0;
+  // Relaxed: see hoist_note.
+  auto const is_released = [](auto const& by) {
+    return by->is_released.load(std::memory_order_relaxed);
+  };
+  auto const last = std::ranges::find_if(its.hoists.rbegin(), its.hoists.rend(), is_released);
+  hoist_ref const by = last != its.hoists.rend() ? *last : nullptr;
+  bool const was_hoisted = std::exchange(its.last_release, by) != by;
+  // Another set is of this capture: what it has claimed stays known.
+  if ((released == 0 && !was_hoisted) || !its.sets.empty()) return;
+  its.generation = ++last_generation_;
+  its.leases.clear(spare_leases_);  // with the nodes
+  its.copied_leases.clear();
+  its.orders.clear();
 }
 
 graph_registry::entry const* graph_registry::find(cudaGraph_t graph,
@@ -181,6 +188,7 @@ void graph_registry::clear(entries::iterator dead) noexcept {
   dead->second.leases.clear(spare_leases_);
   dead->second.copied_leases.clear();
   dead->second.hoists.clear();
+  dead->second.last_release.reset();
   dead->second.is_exposed = false;
   dead->second.has_parts = false;
   dead->second.part_of = nullptr;

@@ -37,8 +37,7 @@ held_memory graph_registry::memory_of(std::span<cudaGraph_t const> graphs) const
     auto const is_released = [](auto const& by) {
       return by->is_released.load(std::memory_order_relaxed);
     };
-    bool const is_exact = found != nullptr && std::ranges::all_of(found->hoists, is_released) &&
-                          !(found->sets.empty() && found->is_exposed);
+    bool const is_exact = found != nullptr && std::ranges::all_of(found->hoists, is_released);
     all.may_hold_more |= !is_exact;
     if (found == nullptr) continue;
     for (reference_set const* const each : found->sets) each->list_memory(all);

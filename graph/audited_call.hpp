@@ -33,9 +33,11 @@ void refuse_audited(char const* call, graph_ref const& graph, audit_use use, aud
 // simulated runtime.
 [[nodiscard]] std::uint64_t eager_work() noexcept;
 
-// On the simulated runtime, unless nothing is to be audited: throws usage_error if the graph that
-// was captured has no nodes and holds nothing, and there is more of that than `before`.
-void refuse_empty(char const* call, cudaGraph_t captured, audit_use use, std::uint64_t before);
+// On the simulated runtime, unless nothing is to be audited: throws usage_error if there is more of
+// that than `before`, and the graph that was captured has no nodes and holds nothing. If all is to
+// be refused, also if it has.
+void refuse_not_captured(char const* call, cudaGraph_t captured, audit_use use,
+                         std::uint64_t before);
 
 // Throws usage_error if the graph still uses memory that the `hoisted` has released, and as
 // audit(). `by`: null: nothing is asked.

@@ -337,7 +337,7 @@ graph capture_scope::end_as(char const* call, source_location where) {
     graph made(std::move(core));
     graph_registry::global().report_outliving(captured_.id, captured);
     refuse_audited(call, made, audit_, audited_call::capture);
-    refuse_empty(call, captured, audit_, eager_before_);
+    refuse_not_captured(call, captured, audit_, eager_before_);
     return made;
   });
 }

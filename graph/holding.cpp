@@ -3,6 +3,7 @@
 #include "holding.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 
 #include "escrow/core/capture.hpp"
@@ -23,6 +24,11 @@ namespace {
                 busy.group->options.label + "\", or inside its run(), park() or unpark()";
   if (is_own) throw usage_error(call, "this" + where, "call it after that has returned");
   throw group_busy(std::string(call) + ": another" + where + "; call it later");
+}
+
+// A statistic that changes under a mutex.
+void count_one(std::atomic<std::uint64_t>& count) noexcept {
+  count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -130,7 +136,8 @@ std::uint64_t holding::wait_for_last(char const* call, stream_ref stream,
   static_cast<void>(wait_for(besides));
   for (auto const& each : orders_) {
     launch_end const* const last = each->last.get();
-    if (last != same_exec && wait_for(last) && each->group != nullptr) ++each->group->stream_waits;
+    if (last != same_exec && wait_for(last) && each->group != nullptr)
+      count_one(each->group->stream_waits);
   }
   return own_stream;
 }
@@ -145,7 +152,7 @@ void holding::note_launch(stream_ref stream, std::uint64_t id, recorded_by whom)
   };
   if (is_shared()) {  // only others use the stream's id, and a group's statistics
     for (auto const& each : orders_) {
-      if (each->group != nullptr) ++each->group->launches;
+      if (each->group != nullptr) count_one(each->group->launches);
     }
     learn_stream();
   }

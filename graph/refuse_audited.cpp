@@ -60,14 +60,18 @@ std::uint64_t eager_work() noexcept {
   return &escrow_simulated_eager_work != nullptr ? escrow_simulated_eager_work() : 0;
 }
 
-void refuse_empty(char const* call, cudaGraph_t captured, audit_use use, std::uint64_t before) {
-  if (eager_work() <= before || refusal_of(use, audited_call::capture) == refusal::nothing) return;
+void refuse_not_captured(char const* call, cudaGraph_t captured, audit_use use,
+                         std::uint64_t before) {
+  refusal const refused = refusal_of(use, audited_call::capture);
+  if (eager_work() <= before || refused == refusal::nothing) return;
   std::size_t nodes = 0;
   check(cudaGraphGetNodes(captured, nullptr, &nodes), "cudaGraphGetNodes");
-  if (nodes != 0 || graph_registry::global().sets_on(captured) != 0) return;
+  bool const is_empty = nodes == 0 && graph_registry::global().sets_on(captured) == 0;
+  if (!is_empty && refused != refusal::all) return;
   throw usage_error(call,
-                    "nothing was captured: the function enqueued its work on another stream, where "
-                    "it runs now",
+                    std::string(is_empty ? "nothing" : "not all") +
+                        " was captured: the function enqueued work on another stream, where it "
+                        "runs now",
                     "enqueue it on the stream that is captured, which the function is given; if it "
                     "is right so, pass capture_options with audit_use::no");
 }

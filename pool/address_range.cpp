@@ -117,13 +117,17 @@ address_range::~address_range() {
 }
 
 void address_range::map(std::size_t bytes) {
-  std::size_t const now = mapped();
-  if (bytes <= now) return;
   if (bytes > reserved_) throw cuda_error(cudaErrorMemoryAllocation, "cuMemMap");
+  map_pieces_to(bytes, [this](std::size_t begin) { return begin + piece_max_; });
+}
+
+template <class End>
+void address_range::map_pieces_to(std::size_t bytes, End end_of_piece) {
+  std::size_t const now = mapped();
   std::size_t const end = rounded_up(bytes, step_);
   for (std::size_t begin = now; begin < end; begin = pieces_.back().end) {
     pieces_.reserve(pieces_.size() + 1);
-    piece made{.begin = begin, .end = std::min(end, begin + piece_max_)};
+    piece made{.begin = begin, .end = std::min(end, end_of_piece(begin))};
     try {
       make(made);
     } catch (...) {
@@ -241,11 +245,8 @@ void address_range::map_again(std::size_t bytes) {
     failure const why = map_pieces();
     return check_driver(why.status, why.call);
   }
-  if (bytes == 0) return;
-  pieces_.reserve(1);
-  piece made{.begin = 0, .end = rounded_up(bytes, step_)};
-  make(made);
-  pieces_.push_back(made);
+  // Each is as long as all before it: few calls, and what trim() cannot give back is at most half.
+  map_pieces_to(bytes, [this](std::size_t begin) { return std::max(2 * begin, piece_max_); });
 }
 
 }  // namespace escrow::inline v0_2

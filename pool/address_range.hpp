@@ -49,8 +49,8 @@ class ESCROW_LOCAL address_range {
   [[nodiscard]] bool is_whole() const noexcept;
   // What the device lacks for it, mapped or not.
   [[nodiscard]] std::size_t held() const noexcept;
-  // After unmap_all(): so many bytes in one piece, or what it did not give back. Throws
-  // cuda_error, std::bad_alloc.
+  // After unmap_all(): so many bytes in few pieces, or what it did not give back. Throws
+  // cuda_error, std::bad_alloc, and then has mapped nothing more.
   void map_again(std::size_t bytes);
 
  private:
@@ -61,6 +61,9 @@ class ESCROW_LOCAL address_range {
     bool is_mapped = true;
   };
   void make(piece& made);
+  // On failure what is mapped now stays.
+  template <class End>  // of a piece, of its begin
+  void map_pieces_to(std::size_t bytes, End end_of_piece);
   // Nothing, or the driver's error, and what it is of: what is not mapped is.
   struct failure {
     int status = 0;

@@ -29,20 +29,6 @@ std::shared_ptr<arena> arena::known(group_order& group) {
   return std::static_pointer_cast<arena>(group.known_memory());
 }
 
-arena::claimed arena::claim(request const& asked, capture_frontier const& frontier) {
-  claimed got = claim_last(asked, frontier);
-  if (got.place != nullptr) {
-    try {
-      if (fingerprint_of(got.after) == got.edges) return got;
-    } catch (...) {
-      give_up(got);
-      throw;
-    }
-    give_up(got);
-  }
-  return claim_best(asked, frontier);
-}
-
 arena::claimed arena::claim_last(request const& asked, capture_frontier const& frontier) {
   auto const ended = frontier.all().first(frontier.ended);
   auto const is_at_end = [&](cudaGraphNode_t node) {
@@ -87,9 +73,9 @@ arena::claimed arena::claim_last(request const& asked, capture_frontier const& f
 arena::claimed arena::claim_best(request const& asked, capture_frontier const& frontier) {
   // A longer walk is worth its time only if the graph would need more memory.
   constexpr std::size_t near = 64;
-  auto const [behind, is_recaptured] =
+  auto const [behind, generation] =
       graph_registry::global().begin_claim(asked.graph, asked.handle, group_);
-  if (is_recaptured) forget_graph(asked.graph);
+  forget_graph(asked.graph, generation);
   released_walk walk = walk_of(asked, frontier);
   bool is_over = walk.go_on(near);
   released_walk::known_node whole{};  // of a walk through all of the graph
@@ -105,6 +91,7 @@ arena::claimed arena::claim_best(request const& asked, capture_frontier const& f
       if (is_closed_) return {};
       layout none;
       none.behind = behind;
+      none.generation = generation;
       auto const known = graphs_.find(asked.graph);
       layout& in = known == graphs_.end() ? none : known->second;
       in.behind = std::max(in.behind, behind);
@@ -122,12 +109,6 @@ arena::claimed arena::claim_best(request const& asked, capture_frontier const& f
       }
     }
     is_over = walk.go_on(std::numeric_limits<std::size_t>::max());
-  }
-  try {
-    got.edges = fingerprint_of(got.after);
-  } catch (...) {
-    give_up(got);
-    throw;
   }
   return got;
 }
@@ -159,11 +140,12 @@ void arena::note_walk(layout& in, released_walk::known_node walked) {
 }
 
 // Its work of before is in it no more. Execs of it may have that; their launches are ordered.
-void arena::forget_graph(std::uint64_t graph) noexcept {
+void arena::forget_graph(std::uint64_t graph, std::uint64_t generation) noexcept {
   std::lock_guard const lock(mutex_);
   auto const found = graphs_.find(graph);
   if (found == graphs_.end()) return;
   layout& in = found->second;
+  if (std::exchange(in.generation, generation) == generation) return;
   for (arena_place* const each : in.idle) each->its_state = arena_place::state::gone;
   in.idle.clear();
   in.released.clear();
@@ -187,7 +169,8 @@ void arena::map(arena_place const& place) {
 std::size_t arena::extent() const noexcept {
   std::size_t most = 0;
   for (auto const& [graph, its] : graphs_) most = std::max(most, its.extent);
-  for (arena_place const& each : rested_) most = std::max(most, each.end);
+  for (arena_place const& each : rested_)
+    most = std::max(most, each.reach.load(std::memory_order_relaxed));
   return most;
 }
 

@@ -93,8 +93,11 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
     std::uint64_t edges = 0;      // the fingerprint of these
     bool is_as_released = false;  // no other claim has covered it since its last lease
   };
-  // A place for a claim of a capture with that frontier.
-  [[nodiscard]] claimed claim(request const& asked, capture_frontier const& frontier);
+  // For a claim of a capture with that frontier: the stream's last place of that size, or none.
+  // The users before may have changed since: compare `edges`.
+  [[nodiscard]] claimed claim_last(request const& asked, capture_frontier const& frontier);
+  // A place by a walk through the graph, without `edges`.
+  [[nodiscard]] claimed claim_best(request const& asked, capture_frontier const& frontier);
   // The same for a group_scope, whose stream comes after all that has used the memory.
   [[nodiscard]] claimed claim_in_scope(request const& asked);
   // The same memory in another place: the slot is no more for claims.
@@ -205,19 +208,17 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
     std::uint64_t last_stamp = 0;
     released_walk::known_nodes walked = {};  // by walks through all of it, after that release
     std::uint64_t walked_at = 0;
-    bool is_of_scope = false;  // all is before its next claim: nothing is noted of releases
+    std::uint64_t generation = 0;  // see graph_registry::begun_claim
+    bool is_of_scope = false;      // all is before its next claim: nothing is noted of releases
     bool is_scope_over = false;
     // Of a scope: slots whose leases ended on other threads, or that its stream could not be made
     // to come after. Linked by newer_.
     slot* ended_elsewhere = nullptr;
   };
 
-  // The stream's last place of that size; null if there is none.
-  [[nodiscard]] claimed claim_last(request const& asked, capture_frontier const& frontier);
-  // The same with a walk through the graph.
-  [[nodiscard]] claimed claim_best(request const& asked, capture_frontier const& frontier);
   [[nodiscard]] released_walk walk_of(request const& asked, capture_frontier const& frontier);
-  void forget_graph(std::uint64_t graph) noexcept;  // it was recaptured
+  // Of a graph that was captured into as a new one.
+  void forget_graph(std::uint64_t graph, std::uint64_t generation) noexcept;
 
   // All below with the lock.
   void wake(layout& in, std::uint64_t scope);  // what rests; throws std::bad_alloc

@@ -48,14 +48,44 @@ void slot_pool::claim_search::require_unparked(arena::claimed const& got) const 
   if (got.place == nullptr) refuse_parked(asked.call, *in.options.group->order());
 }
 
+void slot_pool::claim_search::give_up(arena::claimed const& got) noexcept {
+  slot* const left = in.reuse.give_up(in.in_arena.its(), got);
+  if (left != nullptr) left->leave_graphs();
+}
+
+arena::claimed slot_pool::claim_search::claim_in_arena() {
+  arena& its = in.in_arena.its();
+  arena::request const request = request_of(capture.id);
+  arena::claimed got = its.claim_last(request, frontier);
+  try {
+    if (got.place != nullptr && fingerprint_of(got.after) == got.edges) return got;
+    if (got.place != nullptr) give_up(got);
+    got = {};
+    got = its.claim_best(request, frontier);
+    if (got.place != nullptr) got.edges = fingerprint_of(got.after);
+    return got;
+  } catch (...) {
+    if (got.place != nullptr) give_up(got);
+    throw;
+  }
+}
+
+slot* slot_pool::claim_search::renew_in_arena(arena::claimed& got) {
+  try {
+    return in.reuse.renew(in.in_arena.its(), got);
+  } catch (...) {
+    give_up(got);
+    throw;
+  }
+}
+
 slot* slot_pool::claim_search::take_in_arena() {
   if (seen.failure != nullptr || !seen.is_first) {
     in.owner.trim(0, true);  // idle blocks may be the memory that is missing
     if (seen.failure != nullptr) trim_all(in.options.device, &in.owner);
     seen.failure = nullptr;
   }
-  arena& its = in.in_arena.its();
-  arena::claimed got = its.claim(request_of(capture.id), frontier);
+  arena::claimed got = claim_in_arena();
   require_unparked(got);
   slot* found = slot_at(got);
   if (found == nullptr) return nullptr;
@@ -65,7 +95,7 @@ slot* slot_pool::claim_search::take_in_arena() {
     if (!got.is_as_released) found->last_in_group_.reset();
     return found;
   } else {  // its graph was instantiated or hoisted since, and keeps the slot as it is
-    got.place = &its.renew(*got.place);
+    if (slot* const left = renew_in_arena(got)) left->leave_graphs();
     found = slot_at(got);
     if (found == nullptr) return nullptr;
     give_from_arena(*found, got);
@@ -100,7 +130,7 @@ slot* slot_pool::claim_search::slot_at(arena::claimed const& got) {
   auto const is_open = [this] { return !in.sizes.is_closed(); };
   constexpr auto no_limit = std::numeric_limits<std::uint32_t>::max();
   if (is_new && of.in_arena.try_add(no_limit, is_open) == 0) {
-    in.in_arena.its().give_up(got);
+    give_up(got);
     return nullptr;
   }
   if (is_new) in.references.fetch_add(1, std::memory_order_relaxed);  // relaxed: the owner has one
@@ -126,7 +156,7 @@ slot* slot_pool::claim_search::slot_at(arena::claimed const& got) {
     in.references.fetch_sub(1, std::memory_order_relaxed);
     of.in_arena.remove();
   }
-  in.in_arena.its().give_up(got);
+  give_up(got);
   return nullptr;
 }
 

@@ -110,7 +110,7 @@ void arena::wake(layout& in, std::uint64_t scope) {
     if (each->its_state != arena_place::state::idle) continue;
     in.places.splice(in.places.end(), rested_, each);
     in.idle.push_back(&*each);
-    in.extent = std::max(in.extent, each->end);
+    in.extent = std::max(in.extent, each->reach.load(std::memory_order_relaxed));
     each->graph = scope;
   }
 }
@@ -226,6 +226,7 @@ void arena::end_rests(slot_pool const* of) noexcept {
     if (each.is_done_ || (relaxed && slot_pool::state::is_done(each))) {
       std::lock_guard const lock(mutex_);
       each.place_->begin = each.place_->end = 0;  // its memory may go at once
+      each.place_->reach.store(0, std::memory_order_relaxed);
     }
     each.pool_.state_->destroy(each);
   }

@@ -120,6 +120,7 @@ bool capture_reuse::remove(slot& held, std::uint64_t id, bool is_claim) noexcept
   if (!held.held_by_.empty()) return false;
   slots_in_graphs& all = held.of_.captured;
   --(held.place_ == nullptr ? all.slots_held : all.places_held);
+  held.is_left_ = !held.is_leased_ && !may_go;  // to the claim that has its place
   if (held.is_leased_ || !may_go) return false;
   unshare(held);
   return true;
@@ -204,22 +205,49 @@ slot* capture_reuse::take(size_class& size, std::uint64_t id, Choose choose, Che
     try {
       is_taken = is_right(*found);
     } catch (...) {
-      std::lock_guard const lock(mutex_);
-      found->is_leased_ = false;
-      ++moves_;
+      if (untake(*found, true)) found->leave_graphs();
       throw;
     }
-    std::lock_guard const lock(mutex_);
-    if (captured_slots* const of = find(size, id)) std::erase(of->reusable, found);
-    found->is_leased_ = is_taken;
-    if (!is_taken) ++moves_;
-    if (is_taken) {
-      found->is_reused_ = true;
-      found->captures_ended_ = found->claimed_with_->captures_ended();
-      unshare(*found);
-      return found;
-    }
+    if (is_taken && lease_again(*found, id)) return found;
+    if (untake(*found, false)) found->leave_graphs();
   }
+}
+
+bool capture_reuse::lease_again(slot& asked, std::uint64_t id) noexcept {
+  std::lock_guard const lock(mutex_);
+  if (asked.reusable_in_ != id) return false;  // its graph has let go of it meanwhile
+  if (captured_slots* const of = find(asked.of_, id)) std::erase(of->reusable, &asked);
+  asked.is_reused_ = true;
+  asked.captures_ended_ = asked.claimed_with_->captures_ended();
+  unshare(asked);
+  return true;
+}
+
+bool capture_reuse::untake(slot& asked, bool stays_reusable) noexcept {
+  std::lock_guard const lock(mutex_);
+  captured_slots* const of = find(asked.of_, asked.reusable_in_);
+  if (of != nullptr && !stays_reusable) std::erase(of->reusable, &asked);
+  asked.is_leased_ = false;
+  ++moves_;
+  if (!asked.held_by_.empty()) return false;
+  unshare(asked);
+  return true;
+}
+
+slot* capture_reuse::give_up(arena& in, arena::claimed const& got) noexcept {
+  std::lock_guard const lock(mutex_);
+  slot* const its = got.place->held;
+  in.give_up(got);
+  if (its == nullptr || !std::exchange(its->is_left_, false)) return nullptr;
+  static_cast<void>(in.may_go(*its->place_, true));
+  return its;
+}
+
+slot* capture_reuse::renew(arena& in, arena::claimed& got) {
+  std::lock_guard const lock(mutex_);
+  slot& its = *got.place->held;
+  got.place = &in.renew(*got.place);
+  return std::exchange(its.is_left_, false) ? &its : nullptr;
 }
 
 slot* capture_reuse::take_shared(size_class& size, std::uint64_t id) noexcept {

@@ -79,6 +79,10 @@ class capture_reuse {
   // A slot of an arena, which has given out its place in that capture: leased to the caller. False
   // if the graph does not hold it for its captures any more: another slot is due.
   [[nodiscard]] bool lease_in_arena(slot& held, std::uint64_t id, arena::claimed& got) noexcept;
+  // As arena::give_up() and renew(). Return the slot, for leave_graphs(), if the graph let go of it
+  // while the claim had its place; else null.
+  [[nodiscard]] slot* give_up(arena& in, arena::claimed const& got) noexcept;
+  [[nodiscard]] slot* renew(arena& in, arena::claimed& got);
 
   // The nearest reusable slot of that size before the frontier, leased to the caller; null if there
   // is none. Checks the frontier's own nodes first, where the stream's last release usually is,
@@ -124,6 +128,10 @@ class capture_reuse {
   // listed.
   template <class Choose, class Check>
   [[nodiscard]] slot* take(size_class& size, std::uint64_t id, Choose choose, Check is_right);
+  // What take() has asked about: false if its graph has let go of it.
+  [[nodiscard]] bool lease_again(slot& asked, std::uint64_t id) noexcept;
+  // The same is not leased after all. True if no graph holds it.
+  [[nodiscard]] bool untake(slot& asked, bool stays_reusable) noexcept;
   // Whether the nodes of its release, which exist, have the same dependencies as then.
   [[nodiscard]] static bool is_unchanged(slot const& released);
   // The same, if some may have been destroyed, as in a graph that was edited and captured into.

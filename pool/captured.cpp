@@ -203,12 +203,16 @@ void graph_hold::drop_hold(reclaimable& thing) noexcept {
   in.core.count_in_graphs(-1);
   in.count_outside(held, is_claim, -1);
   if (&hold != &held.first_hold_) delete &hold;
-  if (!in.reuse.remove(held, capture_id, is_claim)) return;
-  held.last_in_group_.reset();
-  held.released_at_ = in.stamp();
-  held.may_be_in_graphs_ = false;
-  held.key_ = free_lists::own_list_of(held);  // it comes after later releases of its stream
-  in.go_home(held);
+  if (in.reuse.remove(held, capture_id, is_claim)) held.leave_graphs();
+}
+
+void slot::leave_graphs() noexcept {
+  slot_pool::state& in = *pool_.state_;
+  last_in_group_.reset();
+  released_at_ = in.stamp();
+  may_be_in_graphs_ = false;
+  key_ = free_lists::own_list_of(*this);  // it comes after later releases of its stream
+  in.go_home(*this);
 }
 
 }  // namespace escrow::inline v0_2

@@ -15,6 +15,7 @@
 #include "arena.hpp"
 #include "device_store.hpp"
 #include "escrow/internal/launch_order.hpp"
+#include "escrow/internal/parked_group.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "slot_pool_state.hpp"
 
@@ -116,6 +117,10 @@ void slot_pool::report_all(memory_report& to) {
       if (std::ranges::find(groups, order) == groups.end()) groups.push_back(order);
     }
     to.pools.push_back(std::move(now));
+  }
+  for (auto& each : all_groups()) {  // graphs may have the memory of pools that are gone
+    if (each->known_memory() == nullptr) continue;
+    if (std::ranges::find(groups, each) == groups.end()) groups.push_back(std::move(each));
   }
   for (auto const& each : groups) to.groups.push_back(layout_of(*each));
 }

@@ -117,6 +117,7 @@ struct slot final : reclaimable {
   // If not null, instead: an event after the releases of several slots.
   std::shared_ptr<cached_event const> covered_by_;
   [[nodiscard]] bool is_in_graphs() const noexcept;  // any thread; takes capture_reuse's lock
+  void leave_graphs() noexcept;                      // neither a graph nor a lease has it any more
   [[nodiscard]] cudaEvent_t ready() const noexcept {
     return (covered_by_ != nullptr ? *covered_by_ : ready_).recorded.get();
   }
@@ -175,6 +176,8 @@ struct slot final : reclaimable {
   // Written by the claim in a capture that took it, before a graph holds it.
   bool is_exclusive_ = false;
   bool is_shared_ = false;  // other captures of its sharing group may claim it
+  // No graph has it any more, but a claim has its place in the arena, and no lease yet.
+  bool is_left_ = false;
   // The last release, if captured: the nodes it came after, and a hash of their dependencies.
   std::vector<cudaGraphNode_t> released_after_;
   std::uint64_t released_edges_ = 0;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -21,6 +22,7 @@
 namespace escrow::sim::model {
 namespace {
 
+constexpr std::size_t filled_max = std::size_t{64} << 20;
 constexpr std::size_t page = 4096;  // a multiple of it is mapped; a machine's may be larger
 
 struct device_pages {
@@ -107,7 +109,11 @@ void add_device_pages(void* address, std::size_t bytes) {
   auto const begin = reinterpret_cast<std::uintptr_t>(address);
   std::lock_guard const lock(its.mutex);
   if (!its.is_watched) watch_faults(its);
-  its.all.emplace(begin, bytes);
+  bool const is_new = its.all.emplace(begin, bytes).second;
+  if (is_new && bytes <= filled_max) {
+    protect(begin, bytes, true);
+    std::memset(address, 0xff, bytes);  // no number, and no count, that a program expects
+  }
   protect(begin, bytes, its.at_work != 0);
 }
 

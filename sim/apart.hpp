@@ -9,8 +9,8 @@ namespace escrow::sim::model {
 
 [[nodiscard]] bool is_memory_apart() noexcept;
 
-// Memory of the device, at an address as CUDA's; if it is apart, in pages of its own. Null if there
-// is none. Any thread.
+// Memory of the device, at an address as CUDA's; if it is apart, in pages of its own, and each byte
+// is 0xff. Null if there is none. Any thread.
 [[nodiscard]] void* new_device_memory(std::size_t bytes) noexcept;
 // `bytes` as it was made with.
 void delete_device_memory(void* address, std::size_t bytes) noexcept;

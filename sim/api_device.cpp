@@ -2,6 +2,7 @@
 // Devices: choosing, asking, waiting, resetting.
 #include "api.hpp"
 #include "captures.hpp"
+#include "freed.hpp"
 #include "memory.hpp"
 #include "ops.hpp"
 #include "runner.hpp"

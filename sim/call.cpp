@@ -79,6 +79,9 @@ cudaError_t api_call::ordered_fault() {
 
 cudaError_t api_call::admit(unsigned which) {
   if (s.exiting) return cudaErrorCudartUnloading;
+  if (me.kernel != nullptr) {
+    give_up(std::string(name) + " in the body of a kernel: device code calls nothing of the host");
+  }
   ++s.calls;
   ++s.calls_by_name[name];
   if (me.in_callback != 0) {

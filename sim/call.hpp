@@ -58,6 +58,7 @@ class api_call {
 
 template <class Body>
 cudaError_t call(char const* name, unsigned which, Body body) {
+  if (is_forked()) return cudaErrorInitializationError;
   api_call c(name);
   auto result = c.admit(which);
   if (result == cudaSuccess) result = body(c);

@@ -12,6 +12,7 @@ namespace escrow::sim::model {
 // leaves the runtime's last error alone.
 template <class Body>
 CUresult driver_call(char const* name, Body body) {
+  if (is_forked()) return CUDA_ERROR_NOT_INITIALIZED;
   api_call c(name);
   cudaError_t const admitted = c.admit(outlives_fault | without_context);
   return admitted == cudaSuccess ? body(c) : static_cast<CUresult>(admitted);

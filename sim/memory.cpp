@@ -3,6 +3,7 @@
 #include "memory.hpp"
 
 #include "apart.hpp"
+#include "freed.hpp"
 #include "graph_memory.hpp"
 
 #include <algorithm>
@@ -142,13 +143,8 @@ bool free_memory(void* address) {
   uncount(s, found->second);
   allocation const what = found->second;
   s.allocations.erase(found);
-  delete_memory(address, what);
+  end_memory(s, address, what);
   return true;
-}
-
-void delete_memory(void* address, allocation const& what) noexcept {
-  if (!what.host) return delete_device_memory(address, what.bytes);
-  ::operator delete(address, as_cuda_aligns);
 }
 
 }  // namespace escrow::sim::model

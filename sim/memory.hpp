@@ -24,8 +24,6 @@ void* allocate_memory(std::size_t bytes, CUmemPoolHandle_st& pool, stream_state 
 void trim(CUmemPoolHandle_st& pool, std::size_t keep);
 // An allocation ends. Lock held.
 void uncount(state& s, allocation const& what);
-// An allocation's memory, which nothing names any more.
-void delete_memory(void* address, allocation const& what) noexcept;
 // Frees at once. False if there is no such allocation. Lock held.
 bool free_memory(void* address);
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks a library under test whether work uses memory that nobody has; looks whose memory it is.
+// Looks whose memory work uses, and asks a library under test whether nobody has it.
 #include "operands.hpp"
 
 #include "apart.hpp"
+#include "freed.hpp"
 #include "memory.hpp"
 #include "state.hpp"
 
@@ -19,23 +20,27 @@ namespace {
 // Set with release, once, before anything is idle.
 std::atomic<idle_memory_question> question_of_library{nullptr};
 
-idle_memory_question whom_to_ask() noexcept {
-  static bool const is_off = [] {
+bool is_off() noexcept {
+  static bool const is_it = [] {
     // NOLINTNEXTLINE(concurrency-mt-unsafe): once, beside nothing of the simulator's that sets it.
     char const* const said = std::getenv("ESCROW_AUDIT");
     return said != nullptr && said == std::string_view("0");
   }();
-  return is_off ? nullptr : question_of_library.load(std::memory_order_acquire);
+  return is_it;
 }
 
 // What uses memory, for one call.
 class user {
  public:
-  user(char const* call, bool is_graph) : call_(call), is_graph_(is_graph) {}
+  user(char const* call, bool is_graph)
+      : user(call, is_graph, question_of_library.load(std::memory_order_acquire),
+             is_memory_apart()) {}
+
+  // Of what began, or ended: only what was freed.
+  explicit user(char const* call) : user(call, false, nullptr, false) {}
 
   void refuse(work const& what) const {
-    if (is_idle_ != nullptr || is_memory_apart())
-      std::visit([this](auto const& each) { look(each); }, what);
+    if (looks_) std::visit([this](auto const& each) { look(each); }, what);
   }
   void refuse(graph_state const& graph) const {
     for (auto const& node : graph.nodes) {
@@ -44,6 +49,14 @@ class user {
   }
 
  private:
+  user(char const* call, bool is_graph, idle_memory_question is_idle, bool is_apart)
+      : call_(call),
+        is_graph_(is_graph),
+        is_idle_(is_off() ? nullptr : is_idle),
+        is_apart_(is_apart),
+        looks_at_freed_(!is_off() && !the().freed.all.empty()),
+        looks_(is_idle_ != nullptr || is_apart_ || looks_at_freed_) {}
+
   void look(kernel_work const& k) const {
     for (std::size_t i = 0; i < k.code->arg_sizes.size(); ++i) {
       std::size_t const bytes = k.code->arg_sizes[i];
@@ -54,7 +67,7 @@ class user {
         });
       }
       bool const is_pointer = i < k.code->are_pointers.size() && k.code->are_pointers[i];
-      if (is_pointer && is_memory_apart()) refuse_host(k, i);
+      if (is_pointer && is_apart_) refuse_host(k, i);
     }
   }
   void look(copy_work const& c) const {
@@ -76,6 +89,11 @@ class user {
 
   template <class Name>  // a function that returns it
   void look(void const* address, Name operand) const {
+    if (looks_at_freed_ && is_freed(address)) {
+      refuse(operand(), address,
+             "is in memory that was freed, which work still uses: keep its owner until then, by "
+             "retire() after the last work; for a graph claim it in the capture, or retain() it");
+    }
     std::array<char, 320> text{};
     if (is_idle_ == nullptr || !is_idle_(address, is_graph_, text.data(), text.size())) return;
     refuse(operand(), address, std::string("is of ") + text.data());
@@ -101,7 +119,10 @@ class user {
 
   char const* const call_;
   bool const is_graph_;
-  idle_memory_question const is_idle_ = whom_to_ask();
+  idle_memory_question const is_idle_;  // null: not asked
+  bool const is_apart_;
+  bool const looks_at_freed_;
+  bool const looks_;
 };
 
 }  // namespace
@@ -112,6 +133,10 @@ void refuse_operands(char const* call, work const& what) {
 
 void refuse_operands(char const* call, graph_state const& graph) {
   user(call, true).refuse(graph);
+}
+
+void refuse_freed(work const& what) {
+  user("work on a stream").refuse(what);
 }
 
 }  // namespace escrow::sim::model

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What work on a stream may not be given: memory that a library under test keeps for its next user,
-// and, if memory is apart, pointers to memory of the host.
+// What work on a stream may not be given: memory that was freed, or that a library under test keeps
+// for its next user, and, if memory is apart, pointers to memory of the host.
 #pragma once
 
 #include "objects.hpp"
@@ -11,6 +11,8 @@ namespace escrow::sim::model {
 void refuse_operands(char const* call, work const& what);
 // The same for all nodes of a graph that is launched, also in child graphs and bodies.
 void refuse_operands(char const* call, graph_state const& graph);
+// The same, of memory that was freed, for work that begins or ends. Lock held.
+void refuse_freed(work const& what);
 
 // Whether an address is in idle memory; then writes whose that is, and what to do, to a text of so
 // many bytes. `of_graph`: a launched graph uses it, to which memory may belong that no stream may

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the one state begins, begins afresh, and ends with the process.
 #include "address_ranges.hpp"
+#include "freed.hpp"
 #include "guard.hpp"
-#include "memory.hpp"
 #include "runner_free.hpp"
 #include "state.hpp"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 
 namespace escrow::sim::model {
@@ -28,7 +30,8 @@ void fresh_devices(state& s) {
   }
 }
 
-pid_t process = 0;  // that has the threads
+pid_t process = 0;                  // that has the threads
+std::atomic<bool> is_child{false};  // relaxed: set where there is one thread
 
 // Runs among the program's exit handlers: no thread of ours may call into objects that are being
 // destroyed. Threads that are stuck in user code are left behind; the process ends under them.
@@ -53,6 +56,7 @@ state* make_state() {
 state* first_state() {
   auto* const s = make_state();
   process = getpid();
+  ::pthread_atfork(nullptr, nullptr, [] { is_child.store(true, std::memory_order_relaxed); });
   std::atexit(at_exit);
   return s;
 }
@@ -60,6 +64,7 @@ state* first_state() {
 void free_allocations(state& s) {
   for (auto const& [address, what] : s.allocations) delete_memory(const_cast<void*>(address), what);
   s.allocations.clear();
+  forget_freed(s);
   s.memory_pools.clear();
   free_ranges(s);
   s.allocated = {};
@@ -101,6 +106,10 @@ void forget_records(state& s) {
 state& the() {
   static state* const one = first_state();
   return *one;
+}
+
+bool is_forked() noexcept {
+  return is_child.load(std::memory_order_relaxed);
 }
 
 }  // namespace escrow::sim::model

@@ -6,6 +6,7 @@
 #include "graph_memory.hpp"
 #include "libraries.hpp"
 #include "memory.hpp"
+#include "operands.hpp"
 #include "ops.hpp"
 #include "thread.hpp"
 
@@ -53,6 +54,7 @@ bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
   if (!o->began) {
     o->began = true;
     o->began_at = time_now();
+    refuse_freed(o->what);
   }
   ++s.running;
   lock.unlock();
@@ -66,6 +68,7 @@ bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
   me.kernel = outer;
   lock.lock();
   --s.running;
+  refuse_freed(o->what);
   return fails_for_lack_of_code(o) || done;
 }
 

@@ -59,6 +59,7 @@ void step_op(std::unique_lock<std::mutex>& lock, std::size_t index) {
 bool step_once(std::unique_lock<std::mutex>& lock) {
   auto& s = the();
   if (s.choices.empty() && s.callback_queue.empty()) return false;
+  ++s.steps;
   s.virtual_now += step_time;
   if (s.choices.empty())
     s.virtual_now = std::max(s.virtual_now, s.callback_queue.begin()->first.first);
@@ -79,7 +80,8 @@ namespace escrow::sim {
 void reseed(std::uint64_t seed) {
   auto& s = model::the();
   std::lock_guard lock(s.mutex);
-  if (!s.how.stepped) model::give_up("reseed() on a runtime that runs free");
+  if (!s.how.stepped)
+    model::give_up("reseed() on a runtime that runs free: call reset({.stepped = true}) first");
   s.how.seed = seed;
   s.random.seed(seed);
   model::begin_run(s);
@@ -90,14 +92,16 @@ void reseed(std::uint64_t seed) {
 bool step() {
   auto& s = model::the();
   std::unique_lock lock(s.mutex);
-  if (!s.how.stepped) model::give_up("step() on a runtime that runs free");
+  if (!s.how.stepped)
+    model::give_up("step() on a runtime that runs free: call reset({.stepped = true}) first");
   return model::step_once(lock);
 }
 
 void advance(std::chrono::nanoseconds how_long) {
   auto& s = model::the();
   std::lock_guard lock(s.mutex);
-  if (!s.how.stepped) model::give_up("advance() on a runtime that runs free");
+  if (!s.how.stepped)
+    model::give_up("advance() on a runtime that runs free: call reset({.stepped = true}) first");
   s.virtual_now += how_long;
 }
 
@@ -117,3 +121,9 @@ unsigned int cluster_blocks() {
 }
 
 }  // namespace escrow::sim
+
+unsigned long long escrow_simulated_steps() noexcept {
+  auto& s = escrow::sim::model::the();
+  std::lock_guard const lock(s.mutex);
+  return s.how.stepped ? s.steps + 1 : 0;
+}

@@ -10,3 +10,7 @@ namespace escrow::sim::model {
 bool step_once(std::unique_lock<std::mutex>& lock);
 
 }  // namespace escrow::sim::model
+
+// For a library under test: 0 if time is not stepped, else one more than there were steps. Any
+// thread.
+extern "C" [[gnu::visibility("hidden")]] unsigned long long escrow_simulated_steps() noexcept;

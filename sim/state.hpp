@@ -9,6 +9,7 @@
 #include <escrow/sim/recording.hpp>
 
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -45,6 +46,13 @@ struct allocation {
   // A call frees it; if that was cudaFreeAsync, the id of its stream.
   bool freeing = false;
   std::uint64_t freed_on = 0;
+};
+
+// Memory that was freed lately (freed.hpp).
+struct freed_memory {
+  std::map<void const*, allocation> all = {};  // what it was
+  std::deque<void const*> in_turn = {};
+  std::size_t bytes = 0;
 };
 
 // Memory of the driver's virtual memory management, by its handle.
@@ -117,6 +125,7 @@ struct state {
   handle_table<cudaGraphExec_t, exec_state> execs;
   std::unordered_map<cudaUserObject_t, std::unique_ptr<CUuserObject_st>> user_objects;
   std::map<void const*, allocation> allocations;
+  freed_memory freed;
   std::map<cudaMemPool_t, std::unique_ptr<CUmemPoolHandle_st>> memory_pools;  // made by the program
   std::map<unsigned long long, physical_memory> physical;
   unsigned long long last_physical = 0;
@@ -152,6 +161,7 @@ struct state {
   // Stepped: what a step may choose from.
   std::vector<op_ptr> choices;
   std::uint64_t fruitless = 0;
+  std::uint64_t steps = 0;
   // Operations and callbacks being run at this moment, the lock let go.
   std::size_t running = 0;
 
@@ -187,6 +197,10 @@ struct state {
 
 // The one state; made on first use (reset.cpp).
 state& the();
+
+// In a child of fork() CUDA works no more, if it did in the parent; and a lock may be held there by
+// a thread that the child has not.
+[[nodiscard]] bool is_forked() noexcept;
 
 // Real or virtual time since reset.
 std::chrono::nanoseconds time_now();

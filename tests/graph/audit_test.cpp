@@ -63,10 +63,14 @@ TEST_F(Audit, RefusesAnEmptyGraphIfTheWorkWentToAnotherStream) {
                                     capture_options(  //
                                         cudaStreamCaptureModeThreadLocal, audit_use::no)));
   static_cast<void>(escrow::capture(one, [] {}));
-  static_cast<void>(escrow::capture(one, [&](stream_ref on) {
+  auto const on_both = [&](stream_ref on) {
     on_another(on);
     must(launch_add(on.get(), cells.data(), 1));
-  }));
+  };
+  static_cast<void>(escrow::capture(one, on_both));
+  capture_options const strict(cudaStreamCaptureModeThreadLocal, audit_use::yes);
+  expect_error<usage_error>([&] { return escrow::capture(one, on_both, strict); },
+                            {"capture: not all was captured", "on another stream"});
   sync(two);
 }
 #endif

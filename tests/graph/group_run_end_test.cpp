@@ -41,6 +41,30 @@ TEST_F(GroupRunEnd, ComesAfterWhatEndedOnAnotherThread) {
   EXPECT_EQ(scratch().stats().bytes_deferred, 0U);
 }
 
+TEST_F(GroupRunEnd, TrimLeavesWhatItsWorkUsesWhereLaterClaimsAreElsewhere) {
+  auto const claim_twice = [&] {
+    hold_up(one);
+    {
+      auto const first = scratch().claim(one, 32 * mebibyte);
+      fill(scratch().claim(one, 64 * mebibyte), one, 1);  // behind it
+    }
+    fill(scratch().claim(one, 64 * mebibyte), one, 2);  // and now in front
+  };
+  group->run(one, claim_twice);
+  scratch().trim();
+  EXPECT_EQ(mebibytes(), 96U);
+  group->run(two, [&] {
+    fill(scratch().claim(two, mebibyte), two, 3);
+    scratch().trim();
+    EXPECT_EQ(mebibytes(), 96U);
+  });
+  flag.raise();
+  sync_all();
+  EXPECT_TRUE(drained());
+  scratch().trim();
+  EXPECT_EQ(mebibytes(), 0U);
+}
+
 #ifdef ESCROW_TEST_RUNTIME_SIM
 TEST_F(GroupRunEnd, RefusesWhatEndedWhereItCannotBeRecorded) {
   std::vector<std::function<void()>> const calls{

@@ -265,5 +265,18 @@ TEST_F(Hoist, WithoutAReleaseOfNothingLeaksNothing) {
   hoist(source).release_after(two);
 }
 
+TEST_F(Hoist, OnceReleasedItsGraphIsRefusedAlsoIfOthersHaveItsHandle) {
+  scratch_pool scratch(options(4));
+  graph const source = captured(
+      [&](cudaStream_t on) { must(launch_add(on, scratch.claim<int>(on, 64).data(), 1)); });
+  hoisted held = hoist(source);
+  owned_exec const exec = instantiate(source.get());
+  held.launch(one, [&] { return cudaGraphLaunch(exec, one); });
+  sync(one);
+  held.release();
+  expect_error<usage_error>([&] { graph_exec const late(source); },
+                            {"has released what the graph uses"});
+}
+
 }  // namespace
 }  // namespace escrow::test

@@ -5,6 +5,7 @@
 #include <malloc.h>
 
 #include <escrow/nodes.hpp>
+#include <escrow/pool/memory_report.hpp>
 
 #include "world.hpp"
 
@@ -354,6 +355,33 @@ TEST_P(Recapture, NothingStaysOfHoistsThatWereReleased) {
   };
   std::size_t const before_many = again(100);
   EXPECT_LT(again(10'000), before_many + 400'000) << "80 bytes of each would be 800,000";
+}
+
+TEST_P(Recapture, TakesTheMemoryOfTheCaptureBefore) {
+  for (bool const is_hoisted : {false, true}) {
+    std::string const label = is_hoisted ? "hoisted" : "not hoisted";
+    sharing_group const group({.label = label});
+    scratch_pool scratch(with(options(4), &pool_options::group, group));
+    auto const use = [&](cudaStream_t on) {
+      auto const result = scratch.claim_kept<int>(on, 64);  // first
+      auto const block = scratch.claim<int>(on, std::size_t{1} << 21);
+      must(launch_add(on, block.data(), 1));
+    };
+    owned_graph const source = captured_plainly(use);
+    graph_exec exec(source.get());
+    for (int i = 0; i < 5; ++i) {
+      if (is_hoisted) hoist(source.get()).release();
+      recapture(source, use);
+      exec.update(source.get());
+      exec.launch(two);
+      EXPECT_LE(group.stats().bytes, std::size_t{25} << 20) << i << is_hoisted;
+    }
+    sync(two);
+    for (group_layout const& each : report_memory().groups) {
+      if (each.label != label) continue;
+      for (auto const& layout : each.graphs) EXPECT_LE(layout.claims.size(), 1U) << each.label;
+    }
+  }
 }
 
 }  // namespace

@@ -322,5 +322,22 @@ TEST_F(SharingGroup, HoldsForCapturesAndLaunchesOfSeveralThreads) {
   EXPECT_LE(made(), 4);
 }
 
+TEST_F(SharingGroup, TellsItsStatisticsBesideALaunchThatBlocks) {
+  std::array<int, 64> pageable{};
+  scratch_pool scratch(with(options(4), &pool_options::group, group));
+  graph_exec exec(captured([&](cudaStream_t on) {
+    auto const held = scratch.claim<int>(on, pageable.size());
+    hold_up(on);
+    must(cudaMemcpyAsync(pageable.data(), held.data(), sizeof(pageable), cudaMemcpyDefault, on));
+  }));
+  std::thread launches([&] { exec.launch(one); });
+  EXPECT_TRUE(wait_until([&] { return !is_idle(one); }));
+  EXPECT_LE(group.stats().launches, 1U);
+  EXPECT_FALSE(is_idle(one));
+  flag.raise();
+  launches.join();
+  sync(one);
+}
+
 }  // namespace
 }  // namespace escrow::test

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A pool that is held until it is closed puts no user object on a graph: what captures claim stays,
 // also without graph and execs, until close_for().
+#include <latch>
+#include <random>
+#include <thread>
+
 #include "pool_world.hpp"
 
 namespace escrow::test {
@@ -195,6 +199,32 @@ TEST_F(HeldUntilClosed, APoolWithoutCapturesEndsAsAnyOther) {
   }
   EXPECT_TRUE(drained());
   EXPECT_EQ(worker->stats().leaked, 0U);
+}
+
+TEST_F(HeldUntilClosed, MayBeClosedBesideACaptureThatClaims) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 400; ++round) {
+    pool_options options = held();
+    if (round % 2 != 0) options.group = sharing_group();
+    scratch_pool pool(options);
+    std::latch begins(2);
+    std::thread closes([&, pause = std::chrono::microseconds(random() % 100)] {
+      begins.arrive_and_wait();
+      std::this_thread::sleep_for(pause);
+      static_cast<void>(pool.close_for({}));
+    });
+    {
+      test::capture open{one, cudaStreamCaptureModeThreadLocal};
+      begins.arrive_and_wait();
+      try {
+        while (true) pool.claim(one, 4096).release();
+      } catch (usage_error const&) {  // it is closed
+      }
+      must(launch_tiny(one));
+    }
+    closes.join();
+    EXPECT_TRUE(pool.close_for(generous).empty()) << pool.describe();
+  }
 }
 
 }  // namespace

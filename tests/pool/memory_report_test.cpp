@@ -335,5 +335,14 @@ TEST_F(MemoryReport, IsMadeWhilePoolsAndGraphsComeAndGo) {
   EXPECT_TRUE(wait_until([] { return !has("comes and goes"); })) << "a report keeps a pool";
 }
 
+TEST_F(MemoryReport, HasTheArenaOfAGroupWhosePoolsAreGone) {
+  std::optional<scratch_pool> scratch(in_group());
+  graph const kept = captured_claims(*scratch, {8});
+  scratch.reset();
+  EXPECT_TRUE(drained());
+  EXPECT_EQ(layout_of("batches").bytes, 8 * mebibyte);
+  EXPECT_GE(of_device(report_memory()).arenas, 8 * mebibyte);
+}
+
 }  // namespace
 }  // namespace escrow::test

@@ -77,6 +77,16 @@ TEST_F(MemoryApart, OfCudasOwnCallsIsTheDevicesAlone) {
   sync(one);
 }
 
+TEST_F(MemoryApart, IsNotZeroAsItIsMade) {
+  for (std::size_t const count : {std::size_t{64}, std::size_t{4} << 20}) {
+    auto const lease = scratch.claim<int>(one, count);
+    int read = 0;
+    must(cudaMemcpyAsync(&read, lease.data(), sizeof(read), cudaMemcpyDeviceToHost, one));
+    sync(one);
+    EXPECT_EQ(read, -1);
+  }
+}
+
 TEST_F(MemoryApart, IsOpenToKernelsOfSeveralStreams) {
   auto first = scratch.claim<int>(one, 1 << 16);
   auto second = scratch.claim<int>(two, 1 << 16);

@@ -16,5 +16,7 @@ enum class audits : std::uint8_t { by_default, off, on };
 [[nodiscard]] bool is_reuse_late() noexcept;       // ESCROW_REUSE=late
 [[nodiscard]] bool asks_runtime_calls() noexcept;  // ESCROW_RUNTIME_CALLS=1
 [[nodiscard]] bool is_simulated() noexcept;
+// Of the simulated runtime: 0 if its time is not stepped, else it grows with each step.
+[[nodiscard]] std::uint64_t simulated_steps() noexcept;
 
 }  // namespace escrow::inline v0_2::environment

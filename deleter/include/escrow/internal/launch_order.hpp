@@ -167,9 +167,9 @@ struct group_order final : launch_order {
   // by its first pool; null before. Relaxed: only the value matters.
   using trim_function = std::size_t (*)(group_order const&) noexcept;
   std::atomic<trim_function> trim_pools{nullptr};
-  // Statistics, guarded by the mutex.
-  std::uint64_t launches = 0;
-  std::uint64_t stream_waits = 0;
+  // Statistics. Relaxed: numbers, which change under the mutex.
+  std::atomic<std::uint64_t> launches{0};
+  std::atomic<std::uint64_t> stream_waits{0};
 };
 
 }  // namespace escrow::inline v0_2

@@ -221,9 +221,8 @@ class graph_registry {
   // An owned graph before it is destroyed, or one that was destroyed.
   void forget(cudaGraph_t graph) noexcept { disown(graph, 0); }
 
-  // Appends to that deleter's open set of the group; null: of none. The same of the keeper. False
-  // if there is none. For a slot, sets that a recapture released are forgotten first: a set that an
-  // owner finds closed is of a graph that was destroyed. Throws std::bad_alloc; usage_error then.
+  // Appends to that deleter's open set of the group and the keeper (null: of none), a slot after
+  // drop_released(). False: there is none. Throws std::bad_alloc; usage_error for a closed set.
   [[nodiscard]] bool append(std::uint64_t id, cudaGraph_t graph, reclaimable& member,
                             member_use use, group_order const* group, kept_sets const* keeper);
 
@@ -259,7 +258,6 @@ class graph_registry {
   void end_capture(std::uint64_t id, cudaGraph_t graph) noexcept;
   // That capture has ended without a graph: drops what keepers have of it.
   void drop_capture(std::uint64_t id) noexcept;
-  // The set is not, or no longer, on that graph.
   void remove(reference_set& set, cudaGraph_t graph) noexcept;
   void forget_set(reference_set& set) noexcept;
   void remove_set(reference_set& doomed) noexcept;
@@ -281,19 +279,17 @@ class graph_registry {
   [[nodiscard]] bool is_on(reference_set const& set, cudaGraph_t graph) const noexcept;
   [[nodiscard]] bool is_empty() const noexcept;  // true if no set exists, also on unknown graphs
 
-  // Whether the graph may have work on slots of the group from before it was copied, instantiated
-  // or hoisted.
+  // Whether it may have work on the group's slots of before it was copied, instantiated or hoisted.
   [[nodiscard]] bool has_sealed(std::uint64_t id, cudaGraph_t graph,
                                 group_order const& group) const noexcept;
   // Before a claim in an arena: sets that CUDA has released are the graph's no more.
   struct begun_claim {
-    std::size_t behind = 0;  // the end of what the graph is a copy of
-    bool is_recaptured = false;
+    std::size_t behind = 0;        // the end of what the graph is a copy of
+    std::uint64_t generation = 0;  // another one once the graph is recaptured, which keeps its id
   };
   [[nodiscard]] begun_claim begin_claim(std::uint64_t id, cudaGraph_t graph,
                                         group_order const& group) noexcept;
-  // The launch orders of the sharing groups whose slots the graph holds, or held before it was
-  // hoisted. Throws std::bad_alloc.
+  // The orders of the groups whose slots it holds, or held before a hoist. Throws std::bad_alloc.
   using group_set = std::set<std::shared_ptr<launch_order>>;
   [[nodiscard]] group_set groups_of(cudaGraph_t graph) const { return orders_of(graph, true); }
   // The same of sets with exclusive members, without a sharing group.
@@ -362,6 +358,8 @@ class graph_registry {
     std::uint64_t id = 0;  // the newest capture's; 0: not known, and it is owned
     bool is_owned = false;
     hoist_notes hoists;             // empty: it was not hoisted
+    hoist_ref last_release;         // the last one of these whose release a claim has seen
+    std::uint64_t generation = 0;   // see begun_claim
     bool is_exposed = false;        // see expose()
     bool has_parts = false;         // others may be `part_of` it
     cudaGraph_t part_of = nullptr;  // a child graph, at any depth, of this one, owned then
@@ -380,7 +378,8 @@ class graph_registry {
   [[nodiscard]] entry const* find(cudaGraph_t graph, std::uint64_t id = 0) const noexcept;
   // The entry, of a graph with this id; 0: not known.
   [[nodiscard]] entries::iterator entry_for(cudaGraph_t graph, std::uint64_t id);
-  bool drop_released(std::uint64_t id, cudaGraph_t graph) noexcept;  // false: there were none
+  // Of a graph that is captured into: if nothing is left, it begins another generation.
+  void drop_released(std::uint64_t id, cudaGraph_t graph) noexcept;
   void note(std::uint64_t id, cudaGraph_t graph, std::span<reference_set* const> added);
   void clear(entries::iterator dead) noexcept;  // it was destroyed, with its parts
   void drop(reference_set& set, cudaGraph_t graph) noexcept;
@@ -394,7 +393,8 @@ class graph_registry {
   entries entries_;
   std::unordered_set<cudaGraph_t> bodies_;   // of conditional nodes that were added by hand
   std::unordered_set<reference_set*> sets_;  // all
-  lease_log::room spare_leases_;             // memory of logs that have ended
+  std::uint64_t last_generation_ = 0;
+  lease_log::room spare_leases_;  // memory of logs that have ended
 };
 
 }  // namespace escrow::inline v0_2

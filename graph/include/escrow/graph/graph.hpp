@@ -53,6 +53,7 @@ class ESCROW_API graph {
   // std::bad_alloc; the graph is then destroyed.
   explicit graph(cudaGraph_t native, std::uint64_t id = 0,
                  source_location where = source_location::current());
+  graph(graph const&) = delete;  // std::move it, or clone() it
   graph(graph&& other) noexcept;
   graph& operator=(graph&& other) noexcept;
   ~graph();

@@ -34,6 +34,7 @@ namespace escrow::inline v0_2 {
 // Example: examples/shared_scratch.cpp.
 class ESCROW_API hoisted {
  public:
+  hoisted(hoisted const&) = delete;  // std::move it: one owner releases
   hoisted(hoisted&& other) noexcept;
   hoisted& operator=(hoisted&& other) noexcept;
   ~hoisted();

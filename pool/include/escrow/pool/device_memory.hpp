@@ -141,7 +141,8 @@ namespace detail {
 // std::size_t can tell.
 template <class T>
 [[nodiscard]] std::size_t bytes_of(char const* call, std::size_t count, source_location where) {
-  static_assert(std::is_trivially_copyable_v<T>, "device memory is copied bytewise");
+  static_assert(std::is_trivially_copyable_v<T>,
+                "device memory is copied bytewise: take a type without constructors");
   if (count > std::numeric_limits<std::size_t>::max() / sizeof(T)) {
     throw usage_error(usage_error(call, "`count` is " + detail::size_text(count),
                                   "it counts elements, not bytes"),
@@ -166,7 +167,8 @@ template <class T>
 // Example: examples/conditional.cpp.
 template <class T>
 class device_buffer {
-  static_assert(std::is_trivially_copyable_v<T>, "device memory is copied bytewise");
+  static_assert(std::is_trivially_copyable_v<T>,
+                "device memory is copied bytewise: take a type without constructors");
 
  public:
   // Throws cuda_error; usage_error if `count` is too large.

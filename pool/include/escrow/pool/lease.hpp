@@ -47,6 +47,7 @@ class lease {
   using object = std::conditional_t<std::same_as<T, device_block>, T const, T>;
 
  public:
+  lease(lease const&) = delete;  // std::move it: one owner ends it
   lease(lease&& other) noexcept : claimed_(other.claimed_) { other.claimed_.what = nullptr; }
   // Releases the old slot, as the destructor does, and leaves `other` empty.
   lease& operator=(lease&& other) noexcept {

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mistakes that the simulator ends or refuses: work in freed memory, kernels that call CUDA, forked
+// children, and waits in stepped time.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <string_view>
+
+#include "deep.hpp"
+#include "pool_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+class Refusals : public pool_world {
+ protected:
+  // A process of its own, since this one has threads.
+  Refusals() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+
+  static void expect_freed(std::function<void()> const& run, std::string const& where) {
+    if (is_sanitized) return;  // it tells that
+    EXPECT_DEATH(run(), where + ": 0x.* is in memory that was freed, which work still uses: keep");
+  }
+  using buffer = device_buffer<int>;
+  // Freed by the time that it returns.
+  void end(buffer&& ended, cudaStream_t on) {
+    worker->retire(on, std::move(ended));
+    EXPECT_TRUE(drained());
+    sync(on);
+  }
+};
+
+TEST_F(Refusals, WorkInFreedMemory) {
+  buffer made(64);
+  int* const memory = made.data();
+  graph_exec exec(captured([&](cudaStream_t on) { must(launch_add(on, memory, 1)); }));
+  exec.launch(one);
+  end(std::move(made), one);
+  expect_freed([&] { static_cast<void>(launch_add(one, memory, 1)); },
+               "cudaLaunchKernel: kernel .*add.*, argument 0");
+  expect_freed([&] { static_cast<void>(cudaMemsetAsync(memory, 0, 4, one)); },
+               "cudaMemsetAsync: fill, destination");
+  expect_freed([&] { exec.launch(one); }, "cudaGraphLaunch: kernel .*add.*, argument 0");
+  buffer const other(64);
+  must(launch_add(one, other.data(), 1));
+  sync(one);
+}
+
+TEST_F(Refusals, MemoryThatIsFreedBeforeItsWorkBegins) {
+  expect_freed(
+      [&] {
+        buffer made(64);
+        hold_up(one);
+        must(launch_add(one, made.data(), 1));
+        end(std::move(made), two);  // on the wrong stream
+        flag.raise();
+        sync(one);
+      },
+      "work on a stream: kernel .*add.*, argument 0");
+}
+
+std::atomic<bool> may_end{false};
+bool wait_with_memory(void** /*arguments*/) {
+  return may_end.load();
+}
+
+TEST_F(Refusals, MemoryThatIsFreedWhileItsWorkRuns) {
+  auto* const kernel = reinterpret_cast<void*>(&wait_with_memory);
+  sim::register_kernel(kernel, &wait_with_memory, {sizeof(void*)}, "waits");
+  expect_freed(
+      [&] {
+        void* memory = nullptr;
+        must(cudaMallocAsync(&memory, 4096, one));
+        std::array<void*, 1> arguments{&memory};
+        must(cudaLaunchKernel(kernel, {1}, {1}, arguments.data(), 0, one));
+        must(launch_tiny(two));
+        sync(two);
+        must(cudaFreeAsync(memory, two));
+        sync(two);
+        may_end.store(true);
+        sync(one);
+      },
+      "work on a stream: kernel .*waits.*, argument 0");
+}
+
+void call_cuda(int* cell) {
+  *cell = cudaGetLastError();
+}
+
+TEST_F(Refusals, AKernelThatCallsCuda) {
+  auto* const kernel = reinterpret_cast<void*>(sim::register_kernel<&call_cuda>("calls"));
+  int* cell = cells.data();
+  std::array<void*, 1> arguments{&cell};
+  EXPECT_DEATH(
+      {
+        must(cudaLaunchKernel(kernel, {1}, {1}, arguments.data(), 0, one));
+        sync(one);
+      },
+      "cudaGetLastError in the body of a kernel");
+}
+
+TEST_F(Refusals, AForkedChild) {
+  scratch_pool scratch(options(4));
+  auto lease = scratch.claim(one, 64);
+  pid_t const child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    int told = 0;
+    for (auto const& call : std::initializer_list<std::function<void()>>{
+             [&] { static_cast<void>(scratch.claim(one, 64)); }, [&] { lease.release(); },
+             [&] { worker->retire(one.get(), std::make_unique<int>(1)); }}) {
+      try {
+        call();
+      } catch (cuda_error const& refused) {
+        bool const is_named = std::string_view(refused.what()).find("fork()") != std::string::npos;
+        told += is_named ? 1 : 0;
+      }
+    }
+    ::_exit(told);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 3);
+}
+
+TEST_F(Refusals, AWaitWhereNobodySteps) {
+  EXPECT_EXIT(
+      {
+        sim::reset({.stepped = true});
+        owned_stream const on = make_stream();
+        deleter its;
+        its.retire(on.get(), std::make_unique<int>(1));
+        try {
+          its.drain();
+        } catch (usage_error const& refused) {
+          std::fputs(refused.what(), stderr);
+          ::_exit(7);
+        }
+      },
+      testing::ExitedWithCode(7), "deleter::drain: .*nobody steps.*call sim::step");
+}
+
+}  // namespace
+}  // namespace escrow::test
