@@ -260,6 +260,7 @@ void booked_slot::tell(known_address& its, std::size_t offset) const noexcept {
   its.slot = &of_;
   its.offset = offset;
   its.used_by = use.load(std::memory_order_relaxed);
+  its.lease = lease_.load(std::memory_order_relaxed);
   its.is_in_graphs = of_.is_in_graphs();
 }
 

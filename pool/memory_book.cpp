@@ -13,8 +13,9 @@
 #include "escrow/internal/never_destroyed.hpp"
 
 // Of the simulated runtime, where that is linked: work that uses idle memory ends the process.
-extern "C" [[gnu::weak, gnu::visibility("hidden")]] void escrow_simulated_asks(bool (*is_idle)(
-    void const* address, bool of_graph, char* text, std::size_t bytes) noexcept) noexcept;
+extern "C" [[gnu::weak, gnu::visibility("hidden")]] void escrow_simulated_asks(
+    bool (*is_idle)(void const* address, bool of_graph, char* text, std::size_t bytes,
+                    escrow::simulated_lease* lease) noexcept) noexcept;
 
 namespace escrow::inline v0_2 {
 
@@ -26,8 +27,8 @@ std::uintptr_t number_of(void const* address) {
 
 }  // namespace
 
-bool memory_book::is_idle(void const* address, bool of_graph, char* text,
-                          std::size_t bytes) noexcept {
+bool memory_book::is_idle(void const* address, bool of_graph, char* text, std::size_t bytes,
+                          simulated_lease* lease) noexcept {
   memory_book& book = global();
   std::uintptr_t const number = number_of(address);
   std::lock_guard const lock(book.mutex_);
@@ -37,7 +38,12 @@ bool memory_book::is_idle(void const* address, bool of_graph, char* text,
   found->second.owner->tell(its, number - found->first);
   char const* problem = nullptr;
   if (its.group == nullptr) {
-    if (its.used_by != known_address::use::none || its.is_in_graphs) return false;
+    if (its.used_by != known_address::use::none) {
+      *lease = {its.slot, its.lease};
+      static_cast<void>(std::snprintf(text, bytes, "%s", found->second.label.c_str()));
+      return false;
+    }
+    if (its.is_in_graphs) return false;
     if (!found->second.owner->has(found->first)) return false;
     problem = of_graph
                   ? "the pool \"%s\", where it is free; claim in the capture, and release what "

@@ -18,6 +18,12 @@
 
 namespace escrow::inline v0_2 {
 
+// Which lease has a slot: its number. What the simulated runtime has by the same members.
+struct simulated_lease {
+  void const* slot = nullptr;  // null: none has
+  std::uint64_t number = 0;
+};
+
 // What has a range of addresses: a slot, or an arena.
 class range_owner {
  public:
@@ -111,7 +117,7 @@ class memory_book final : public address_lookup {
   // Whether it is in a slot that nobody has, or where an arena is unmapped, or, unless a graph uses
   // it, has no lease; then writes whose that is, and what to do. For the simulated runtime.
   [[nodiscard]] static bool is_idle(void const* address, bool of_graph, char* text,
-                                    std::size_t bytes) noexcept;
+                                    std::size_t bytes, simulated_lease* lease) noexcept;
   void add(ranges& to, void const* begin, std::size_t bytes, range made);
   void end(ranges& in, void const* begin) noexcept;
   [[nodiscard]] ranges::value_type const* owned_around(std::uintptr_t address) const;

@@ -60,13 +60,18 @@ class booked_slot final : range_owner {
   void tell(known_address& its, std::size_t offset) const noexcept override;
   [[nodiscard]] bool has(std::uintptr_t block) const noexcept override;
 
-  // Who has it. Relaxed: a value alone.
+  // Who has it, and which of its leases that is. Relaxed: values alone.
   std::atomic<known_address::use> use{known_address::use::none};
+  void begin_lease() noexcept {
+    lease_.store(lease_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    use.store(known_address::use::lease, std::memory_order_relaxed);
+  }
 
  private:
   [[nodiscard]] bool has(made_blocks::block const& its) const noexcept;
 
   slot const& of_;
+  std::atomic<std::uint64_t> lease_{0};
   memory_book::place place_;
   void const* begin_ = nullptr;
   std::vector<made_blocks::block> blocks_;  // of memory_book, that its object has

@@ -47,7 +47,7 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   [[nodiscard]] claimed_slot leased(slot& taken, stream_use const& on, source_location where,
                                     std::uint64_t capture_id = 0) noexcept {
     leases.add(taken, where);
-    taken.booked_.use.store(known_address::use::lease, std::memory_order_relaxed);
+    taken.booked_.begin_lease();
     taken.recorded_at_ = 0;
     if (!taken.kept_in_.empty()) [[unlikely]]
       taken.kept_in_.clear();

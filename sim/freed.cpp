@@ -5,6 +5,7 @@
 #include "apart.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <iterator>
@@ -19,7 +20,7 @@ extern "C" {
 namespace escrow::sim::model {
 namespace {
 
-constexpr std::size_t count_max = 4096;
+constexpr std::size_t count_max = 1024;
 constexpr std::size_t bytes_max = std::size_t{1} << 30;  // of addresses: large ones have no memory
 
 bool has_sanitizer() noexcept {
@@ -28,7 +29,7 @@ bool has_sanitizer() noexcept {
 
 // Gives the pages back, and keeps the addresses.
 void empty(void* address, std::size_t bytes) noexcept {
-  constexpr std::uintptr_t page = 64 << 10;  // or a multiple of it
+  static auto const page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   auto const begin = (reinterpret_cast<std::uintptr_t>(address) + page - 1) / page * page;
   auto const end = (reinterpret_cast<std::uintptr_t>(address) + bytes) / page * page;
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);

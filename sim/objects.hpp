@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -24,6 +25,17 @@ namespace escrow::sim::model {
 
 struct stream_state;
 struct graph_state;
+
+// Which lease of a library under test has memory that work uses: the number of it, of all that had
+// the same memory.
+struct memory_lease {
+  void const* memory = nullptr;
+  std::uint64_t number = 0;
+};
+struct memory_use {
+  memory_lease lease;
+  std::string of;  // for messages
+};
 
 // One thing a device does. Operations form a graph; an operation starts when those it waits on are
 // done.
@@ -38,6 +50,7 @@ struct op {
   std::function<void()> finished;
   // Of a conditional node: runs what the condition chooses, and completes it after that.
   void (*run)(std::shared_ptr<op> const&) = nullptr;
+  std::vector<memory_use> uses = {};  // of work outside of graphs
   bool done = false;
   bool began = false;
   std::chrono::nanoseconds began_at{};

@@ -7,12 +7,14 @@
 #include "memory.hpp"
 #include "state.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace escrow::sim::model {
 namespace {
@@ -32,12 +34,12 @@ bool is_off() noexcept {
 // What uses memory, for one call.
 class user {
  public:
-  user(char const* call, bool is_graph)
-      : user(call, is_graph, question_of_library.load(std::memory_order_acquire),
-             is_memory_apart()) {}
+  // `uses`: gets what leases have; null: of a graph.
+  user(char const* call, std::vector<memory_use>* uses)
+      : user(call, uses, question_of_library.load(std::memory_order_acquire), is_memory_apart()) {}
 
   // Of what began, or ended: only what was freed.
-  explicit user(char const* call) : user(call, false, nullptr, false) {}
+  explicit user(char const* call) : user(call, nullptr, nullptr, false) {}
 
   void refuse(work const& what) const {
     if (looks_) std::visit([this](auto const& each) { look(each); }, what);
@@ -49,9 +51,9 @@ class user {
   }
 
  private:
-  user(char const* call, bool is_graph, idle_memory_question is_idle, bool is_apart)
+  user(char const* call, std::vector<memory_use>* uses, idle_memory_question is_idle, bool is_apart)
       : call_(call),
-        is_graph_(is_graph),
+        uses_(uses),
         is_idle_(is_off() ? nullptr : is_idle),
         is_apart_(is_apart),
         looks_at_freed_(!is_off() && !the().freed.all.empty()),
@@ -94,9 +96,13 @@ class user {
              "is in memory that was freed, which work still uses: keep its owner until then, by "
              "retire() after the last work; for a graph claim it in the capture, or retain() it");
     }
+    if (is_idle_ == nullptr) return;
     std::array<char, 320> text{};
-    if (is_idle_ == nullptr || !is_idle_(address, is_graph_, text.data(), text.size())) return;
-    refuse(operand(), address, std::string("is of ") + text.data());
+    memory_lease its;
+    if (is_idle_(address, uses_ == nullptr, text.data(), text.size(), &its)) {
+      refuse(operand(), address, std::string("is of ") + text.data());
+    }
+    if (its.memory != nullptr && uses_ != nullptr) uses_->push_back({its, text.data()});
   }
 
   void refuse_host(kernel_work const& k, std::size_t index) const {
@@ -118,25 +124,65 @@ class user {
   }
 
   char const* const call_;
-  bool const is_graph_;
+  std::vector<memory_use>* const uses_;
   idle_memory_question const is_idle_;  // null: not asked
   bool const is_apart_;
   bool const looks_at_freed_;
   bool const looks_;
 };
 
+std::string name_of(work const& what) {
+  if (auto const* const k = std::get_if<kernel_work>(&what))
+    return "kernel \"" + k->code->name + "\"";
+  return std::holds_alternative<copy_work>(what) ? "a copy" : "a fill";
+}
+
 }  // namespace
 
-void refuse_operands(char const* call, work const& what) {
-  user(call, false).refuse(what);
+std::vector<memory_use> refuse_operands(char const* call, work const& what) {
+  std::vector<memory_use> uses;
+  user(call, &uses).refuse(what);
+  return uses;
 }
 
 void refuse_operands(char const* call, graph_state const& graph) {
-  user(call, true).refuse(graph);
+  user(call, nullptr).refuse(graph);
 }
 
 void refuse_freed(work const& what) {
   user("work on a stream").refuse(what);
+}
+
+void note_uses(op_ptr const& enqueued, std::vector<memory_use> uses) {
+  for (memory_use const& each : uses) the().users[each.lease.memory].push_back(enqueued.get());
+  enqueued->uses = std::move(uses);
+}
+
+void forget_uses(op& done) noexcept {
+  for (memory_use const& each : done.uses) {
+    auto const found = the().users.find(each.lease.memory);
+    if (found == the().users.end()) continue;
+    std::erase(found->second, &done);
+    if (found->second.empty()) the().users.erase(found);
+  }
+  done.uses.clear();
+}
+
+void refuse_overtaking(op const& begun) {
+  for (memory_use const& each : begun.uses) {
+    for (op const* const other : the().users[each.lease.memory]) {
+      auto const is_earlier = [&each](memory_use const& its) {
+        return its.lease.memory == each.lease.memory && its.lease.number < each.lease.number;
+      };
+      if (std::ranges::none_of(other->uses, is_earlier)) continue;
+      give_up(
+          "work on a stream: " + name_of(begun.what) + " uses memory of the pool \"" + each.of +
+          "\", where " + name_of(other->what) +
+          ", of an earlier lease of that memory, has not ended, and nothing orders the two: tell "
+          "a lease by record_stream() of each other stream before its work is enqueued, and "
+          "release it behind the last");
+    }
+  }
 }
 
 }  // namespace escrow::sim::model

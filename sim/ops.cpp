@@ -2,6 +2,8 @@
 // Operations: how work is put on a stream, waits for other work, starts and completes.
 #include "ops.hpp"
 
+#include "operands.hpp"
+
 namespace escrow::sim::model {
 namespace {
 
@@ -83,6 +85,7 @@ void complete(op_ptr const& o) {
   auto& s = the();
   o->done = true;
   o->done_at = time_now();
+  if (!o->uses.empty()) forget_uses(*o);
   o->what = empty_work{};
   --s.pending_ops;
   leave_stream(o);

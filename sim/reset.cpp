@@ -99,6 +99,7 @@ void forget_records(state& s) {
   s.captures_invalidated = 0;
   s.unloaded_launches = 0;
   s.last_invalidation.clear();
+  s.users.clear();
 }
 
 }  // namespace

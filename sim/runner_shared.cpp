@@ -55,6 +55,7 @@ bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
     o->began = true;
     o->began_at = time_now();
     refuse_freed(o->what);
+    refuse_overtaking(*o);
   }
   ++s.running;
   lock.unlock();

@@ -51,7 +51,8 @@ void print_callers() {
     std::unique_ptr<char, decltype(&std::free)> const name(
         abi::__cxa_demangle(found.dli_sname, nullptr, nullptr, &status), &std::free);
     std::string_view const text = name != nullptr ? name.get() : found.dli_sname;
-    if (text.find("std::") < text.find('(')) continue;  // how the library calls it is of no use
+    auto const is_of = [text](std::string_view part) { return text.find(part) < text.find('('); };
+    if (is_of("std::") || is_of("escrow::sim::model::")) continue;  // of no use to the reader
     std::fprintf(stderr, "  called by %s\n", text.data());
   }
 }

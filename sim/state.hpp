@@ -144,6 +144,7 @@ struct state {
   std::map<std::string, void const*, std::less<>> image_files;
 
   std::size_t pending_ops = 0;
+  std::unordered_map<void const*, std::vector<op*>> users;  // of memory that leases have
   // Calls of cudaFree and cudaFreeHost that wait for a device.
   std::size_t waiting_frees = 0;
   std::size_t execs_in_flight = 0;

@@ -120,10 +120,11 @@ cudaError_t enqueue(api_call& c, cudaStream_t handle, cudaGraphNodeType type, wo
   if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
   if (stream->capturing != nullptr) return capture_work(c, *stream, type, std::move(what));
   if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
-  refuse_operands(c.name, what);
+  auto uses = refuse_operands(c.name, what);
   ++c.me.eager_work;
   bool const blocks = blocks_caller(what);
   op_ptr const enqueued = submit(stream, std::move(what));
+  if (!uses.empty() && !enqueued->done) note_uses(enqueued, std::move(uses));
   if (blocks) block_on(c.lock, {enqueued}, c.name);
   return cudaSuccess;
 }

@@ -361,7 +361,7 @@ TEST_P(Recapture, TakesTheMemoryOfTheCaptureBefore) {
   for (bool const is_hoisted : {false, true}) {
     std::string const label = is_hoisted ? "hoisted" : "not hoisted";
     sharing_group const group({.label = label});
-    scratch_pool scratch(with(options(4), &pool_options::group, group));
+    scratch_pool scratch(with(options(64), &pool_options::group, group));
     auto const use = [&](cudaStream_t on) {
       auto const result = scratch.claim_kept<int>(on, 64);  // first
       auto const block = scratch.claim<int>(on, std::size_t{1} << 21);

@@ -86,6 +86,34 @@ TEST_F(Refusals, MemoryThatIsFreedWhileItsWorkRuns) {
       "work on a stream: kernel .*waits.*, argument 0");
 }
 
+TEST_F(Refusals, WorkBesideThatOfAnotherLease) {
+  scratch_pool scratch(options(1));
+  auto const use_on_two = [&](bool is_told) {
+    auto lease = scratch.claim<int>(one, 64);
+    if (is_told) lease.record_stream(two);
+    hold_up(two);
+    must(launch_add(two, lease.data(), 1));
+  };
+  auto const use_on_one = [&] {
+    auto const lease = scratch.claim<int>(one, 64);
+    must(launch_add(one, lease.data(), 1));
+  };
+  EXPECT_DEATH(
+      {
+        use_on_two(false);
+        use_on_one();
+        sync(one);
+      },
+      "kernel .*add.* uses memory of the pool .*, where kernel .*add.*, of an earlier lease of "
+      "that "
+      "memory, has not ended.*record_stream");
+  use_on_two(true);
+  use_on_one();
+  EXPECT_FALSE(is_idle(one));
+  flag.raise();
+  sync(one);
+}
+
 void call_cuda(int* cell) {
   *cell = cudaGetLastError();
 }

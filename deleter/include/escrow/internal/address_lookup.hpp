@@ -28,6 +28,7 @@ struct known_address {
   kind what = kind::unknown;
   void const* slot = nullptr;  // as slot_reference::slot_address(); only compared
   use used_by = use::none;
+  std::uint64_t lease = 0;             // of a slot: counts its leases
   bool is_in_graphs = false;           // graphs hold the slot
   group_order const* group = nullptr;  // of an arena; only compared
   std::size_t offset = 0;              // in it, or in the slot's memory
