@@ -55,6 +55,10 @@ bool memory_book::is_idle(void const* address, bool of_graph, char* text, std::s
         "the arena of the sharing group \"%s\", which has no memory there while it is parked; "
         "unpark() it first";
   } else {
+    if (of_graph) {
+      *lease = {found->second.owner, 0};
+      static_cast<void>(std::snprintf(text, bytes, "%s", found->second.label.c_str()));
+    }
     if (of_graph || its.used_by != known_address::use::none) return false;
     problem =
         "the arena of the sharing group \"%s\", where no lease is: the next launch may "

@@ -18,7 +18,8 @@
 
 namespace escrow::inline v0_2 {
 
-// Which lease has a slot: its number. What the simulated runtime has by the same members.
+// Which lease has a slot, by its number; or an arena, 0. What the simulated runtime has by the same
+// members.
 struct simulated_lease {
   void const* slot = nullptr;  // null: none has
   std::uint64_t number = 0;

@@ -10,6 +10,7 @@
 #include "ops.hpp"
 #include "runner.hpp"
 #include "runner_shared.hpp"
+#include "uses.hpp"
 
 #include <algorithm>
 #include <array>
@@ -171,7 +172,7 @@ void launch_ended(exec_state& exec) {
 cudaError_t launch(api_call& c, std::shared_ptr<exec_state> const& exec,
                    std::shared_ptr<stream_state> const& stream) {
   if (needs_destroyed_event(*exec->graph)) return cudaErrorInvalidResourceHandle;
-  refuse_operands(c.name, *exec->graph);
+  auto arenas = refuse_operands(c.name, *exec->graph);
   graph_blocks left;
   if (auto const error = book_launch(*exec, left); error != cudaSuccess) return error;
   auto const first = make_op(stream, empty_work{});
@@ -183,11 +184,15 @@ cudaError_t launch(api_call& c, std::shared_ptr<exec_state> const& exec,
   exec->launched = true;
   ++exec->in_flight;
   // Not sooner: an earlier launch of the exec may still look at its conditions.
-  first->finished = [graph = exec->graph, left = std::move(left)] {
+  first->finished = [exec, arenas, graph = exec->graph, left = std::move(left)] {
+    begin_launch(*exec, arenas);
     for (auto const& block : left) vanish(*block);
     set_conditions(*graph);
   };
-  last->finished = [exec] { launch_ended(*exec); };
+  last->finished = [exec, arenas = std::move(arenas)] {
+    end_launch(*exec, arenas);
+    launch_ended(*exec);
+  };
   std::vector<op_ptr> made;
   expand(*exec->graph, first, last, made);
   std::vector<op_ptr> awaited;

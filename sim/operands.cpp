@@ -34,12 +34,13 @@ bool is_off() noexcept {
 // What uses memory, for one call.
 class user {
  public:
-  // `uses`: gets what leases have; null: of a graph.
-  user(char const* call, std::vector<memory_use>* uses)
-      : user(call, uses, question_of_library.load(std::memory_order_acquire), is_memory_apart()) {}
+  // `uses`: gets what leases have, or, of a graph, arenas.
+  user(char const* call, bool is_graph, std::vector<memory_use>* uses)
+      : user(call, is_graph, uses, question_of_library.load(std::memory_order_acquire),
+             is_memory_apart()) {}
 
   // Of what began, or ended: only what was freed.
-  explicit user(char const* call) : user(call, nullptr, nullptr, false) {}
+  explicit user(char const* call) : user(call, false, nullptr, nullptr, false) {}
 
   void refuse(work const& what) const {
     if (looks_) std::visit([this](auto const& each) { look(each); }, what);
@@ -51,8 +52,10 @@ class user {
   }
 
  private:
-  user(char const* call, std::vector<memory_use>* uses, idle_memory_question is_idle, bool is_apart)
+  user(char const* call, bool is_graph, std::vector<memory_use>* uses, idle_memory_question is_idle,
+       bool is_apart)
       : call_(call),
+        is_graph_(is_graph),
         uses_(uses),
         is_idle_(is_off() ? nullptr : is_idle),
         is_apart_(is_apart),
@@ -99,10 +102,17 @@ class user {
     if (is_idle_ == nullptr) return;
     std::array<char, 320> text{};
     memory_lease its;
-    if (is_idle_(address, uses_ == nullptr, text.data(), text.size(), &its)) {
+    if (is_idle_(address, is_graph_, text.data(), text.size(), &its)) {
       refuse(operand(), address, std::string("is of ") + text.data());
     }
-    if (its.memory != nullptr && uses_ != nullptr) uses_->push_back({its, text.data()});
+    if (its.memory != nullptr) note(its, text.data());
+  }
+
+  void note(memory_lease const& its, char const* of) const {
+    bool const is_arena = its.number == 0;
+    auto const is_it = [&its](memory_use const& known) { return known.lease.memory == its.memory; };
+    if (is_arena != is_graph_ || std::ranges::any_of(*uses_, is_it)) return;
+    uses_->push_back({its, of});
   }
 
   void refuse_host(kernel_work const& k, std::size_t index) const {
@@ -124,6 +134,7 @@ class user {
   }
 
   char const* const call_;
+  bool const is_graph_;
   std::vector<memory_use>* const uses_;
   idle_memory_question const is_idle_;  // null: not asked
   bool const is_apart_;
@@ -131,58 +142,22 @@ class user {
   bool const looks_;
 };
 
-std::string name_of(work const& what) {
-  if (auto const* const k = std::get_if<kernel_work>(&what))
-    return "kernel \"" + k->code->name + "\"";
-  return std::holds_alternative<copy_work>(what) ? "a copy" : "a fill";
-}
-
 }  // namespace
 
 std::vector<memory_use> refuse_operands(char const* call, work const& what) {
   std::vector<memory_use> uses;
-  user(call, &uses).refuse(what);
+  user(call, false, &uses).refuse(what);
   return uses;
 }
 
-void refuse_operands(char const* call, graph_state const& graph) {
-  user(call, nullptr).refuse(graph);
+std::vector<memory_use> refuse_operands(char const* call, graph_state const& graph) {
+  std::vector<memory_use> uses;
+  user(call, true, &uses).refuse(graph);
+  return uses;
 }
 
 void refuse_freed(work const& what) {
   user("work on a stream").refuse(what);
-}
-
-void note_uses(op_ptr const& enqueued, std::vector<memory_use> uses) {
-  for (memory_use const& each : uses) the().users[each.lease.memory].push_back(enqueued.get());
-  enqueued->uses = std::move(uses);
-}
-
-void forget_uses(op& done) noexcept {
-  for (memory_use const& each : done.uses) {
-    auto const found = the().users.find(each.lease.memory);
-    if (found == the().users.end()) continue;
-    std::erase(found->second, &done);
-    if (found->second.empty()) the().users.erase(found);
-  }
-  done.uses.clear();
-}
-
-void refuse_overtaking(op const& begun) {
-  for (memory_use const& each : begun.uses) {
-    for (op const* const other : the().users[each.lease.memory]) {
-      auto const is_earlier = [&each](memory_use const& its) {
-        return its.lease.memory == each.lease.memory && its.lease.number < each.lease.number;
-      };
-      if (std::ranges::none_of(other->uses, is_earlier)) continue;
-      give_up(
-          "work on a stream: " + name_of(begun.what) + " uses memory of the pool \"" + each.of +
-          "\", where " + name_of(other->what) +
-          ", of an earlier lease of that memory, has not ended, and nothing orders the two: tell "
-          "a lease by record_stream() of each other stream before its work is enqueued, and "
-          "release it behind the last");
-    }
-  }
 }
 
 }  // namespace escrow::sim::model

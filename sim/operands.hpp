@@ -10,22 +10,16 @@ namespace escrow::sim::model {
 // Ends the process if an operand of work on a stream is such. `call`: for the message. Returns
 // whose memory the others are. Lock held.
 std::vector<memory_use> refuse_operands(char const* call, work const& what);
-// The same for all nodes of a graph that is launched, also in child graphs and bodies.
-void refuse_operands(char const* call, graph_state const& graph);
+// The same for all nodes of a graph that is launched, also in child graphs and bodies; returns
+// arenas.
+std::vector<memory_use> refuse_operands(char const* call, graph_state const& graph);
 // The same, of memory that was freed, for work that begins or ends. Lock held.
 void refuse_freed(work const& what);
 
-// Work has been enqueued, and is done: what uses memory that it has is known in between. Lock held,
-// here and below.
-void note_uses(op_ptr const& enqueued, std::vector<memory_use> uses);
-void forget_uses(op& done) noexcept;
-// Ends the process if work begins whose memory other work has, which was enqueued with an earlier
-// lease of it: nothing orders the two.
-void refuse_overtaking(op const& begun);
-
 // Whether an address is in idle memory; then writes whose that is, and what to do, to a text of so
 // many bytes. `of_graph`: a launched graph uses it, to which memory may belong that no stream may
-// use. If a lease has the address, `lease` tells which, and the text its pool's name. Calls no CUDA
+// use. If a lease has the address, `lease` tells which, and the text its pool's name; for a
+// graph's address in an arena, its number is 0. Calls no CUDA
 // function, and takes no lock under which its library calls one. Any thread.
 using idle_memory_question = bool (*)(void const* address, bool of_graph, char* text,
                                       std::size_t bytes, memory_lease* lease) noexcept;

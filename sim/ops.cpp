@@ -2,7 +2,7 @@
 // Operations: how work is put on a stream, waits for other work, starts and completes.
 #include "ops.hpp"
 
-#include "operands.hpp"
+#include "uses.hpp"
 
 namespace escrow::sim::model {
 namespace {

@@ -100,6 +100,7 @@ void forget_records(state& s) {
   s.unloaded_launches = 0;
   s.last_invalidation.clear();
   s.users.clear();
+  s.running_launches.clear();
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "operands.hpp"
 #include "ops.hpp"
 #include "thread.hpp"
+#include "uses.hpp"
 
 #include <algorithm>
 #include <utility>

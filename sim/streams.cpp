@@ -7,6 +7,7 @@
 #include "operands.hpp"
 #include "ops.hpp"
 #include "runner.hpp"
+#include "uses.hpp"
 
 #include <array>
 

@@ -62,6 +62,35 @@ TEST_F(Refusals, MemoryThatIsFreedBeforeItsWorkBegins) {
       "work on a stream: kernel .*add.*, argument 0");
 }
 
+TEST_F(Refusals, LaunchesOfTwoGraphsInOneArena) {
+  sharing_group const group({.label = "batches"});
+  scratch_pool scratch(with(options(4), &pool_options::group, group));
+  auto const use = [&](cudaStream_t on) {
+    auto const held = scratch.claim<int>(on, 64);
+    hold_up(on);
+    must(launch_add(on, held.data(), 1));
+  };
+  owned_graph const first = captured_plainly(use);
+  owned_graph const second = captured_plainly(use);
+  owned_exec const one_exec = instantiate(first.get());
+  owned_exec const other_exec = instantiate(second.get());
+  EXPECT_DEATH(
+      {
+        must(cudaGraphLaunch(one_exec, one));
+        must(cudaGraphLaunch(other_exec, two));
+        sync(two);
+      },
+      "launches of two execs overlap .*sharing group .batches.*graph_exec");
+  graph_exec ours(first.get());
+  graph_exec others(second.get());
+  ours.launch(one);
+  others.launch(two);
+  flag.raise();
+  sync(two);
+  must(cudaGraphLaunch(one_exec, two));
+  sync(two);
+}
+
 std::atomic<bool> may_end{false};
 bool wait_with_memory(void** /*arguments*/) {
   return may_end.load();
