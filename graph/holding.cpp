@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <string>
-#include <thread>
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
@@ -225,19 +223,11 @@ void holding::leave(char const* call, stream_ref stream, std::uint64_t id) {
                     "end a capture where it was begun, and launch on `stream` again");
 }
 
-launch_lock::launch_lock(char const* call, holding const& its) : orders_(its.orders_) {
-  lock_in_turn(call, std::chrono::seconds(10), false);
-  refuse_if_parked(call);
-}
-
 launch_lock::launch_lock(char const* call, holding const& its, std::chrono::nanoseconds wait_max,
                          parked groups)
     : orders_(its.orders_) {
-  lock_in_turn(call, wait_max, true);
-  if (groups == parked::refused) refuse_if_parked(call);
-}
-
-void launch_lock::refuse_if_parked(char const* call) {
+  lock_in_turn(call, wait_max);
+  if (groups == parked::allowed) return;
   for (auto const& each : orders_) {
     // Relaxed: it changes by the thread in `entered`, which there is none of now.
     if (each->group == nullptr || !each->group->is_parked.load(std::memory_order_relaxed))
@@ -249,24 +239,19 @@ void launch_lock::refuse_if_parked(char const* call) {
   }
 }
 
-void launch_lock::lock_in_turn(char const* call, std::chrono::nanoseconds wait_max,
-                               bool is_bounded) {
+void launch_lock::lock_in_turn(char const* call, std::chrono::nanoseconds wait_max) {
   std::thread::id const no_thread;
   auto const find_busy = [&] {
     return std::ranges::find_if(orders_,
                                 [&](auto const& each) { return each->entered != no_thread; });
   };
-  if (!is_bounded) {
-    lock();
-    if (find_busy() == orders_.end()) [[likely]]
-      return;
-    unlock();
-  }
+  lock();
+  auto busy = find_busy();
+  if (busy == orders_.end()) [[likely]]
+    return;
   constexpr std::chrono::nanoseconds longest = std::chrono::hours(1 << 16);  // the sum must fit
   auto const end = std::chrono::steady_clock::now() + std::min(wait_max, longest);
-  auto const take = [&] { is_bounded ? lock_until(call, end) : lock(); };
-  take();
-  for (auto busy = find_busy(); busy != orders_.end(); busy = find_busy()) {
+  while (busy != orders_.end()) {
     launch_order& waited_for = **busy;
     bool const is_own = waited_for.entered == std::this_thread::get_id();
     unlock();  // leave() needs all of them
@@ -275,23 +260,8 @@ void launch_lock::lock_in_turn(char const* call, std::chrono::nanoseconds wait_m
                                          one, end, [&] { return waited_for.entered == no_thread; });
     one.unlock();
     if (!has_left) throw_busy(call, waited_for, is_own);
-    take();
-  }
-}
-
-// A launch that CUDA blocks holds its lock as long.
-void launch_lock::lock_until(char const* call, std::chrono::steady_clock::time_point end) {
-  for (auto at = orders_.begin(); at != orders_.end(); ++at) {
-    while (!(*at)->mutex.try_lock()) {
-      if (std::chrono::steady_clock::now() < end) {
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
-        continue;
-      }
-      while (at != orders_.begin()) (*--at)->mutex.unlock();
-      throw group_busy(std::string(call) +
-                       ": CUDA blocks a launch of a graph that shares something with this one; "
-                       "call it later");
-    }
+    lock();
+    busy = find_busy();
   }
 }
 

@@ -94,11 +94,10 @@ class launch_lock {
  public:
   // Whether one of them may be a parked group's.
   enum class parked : std::uint8_t { refused, allowed };
-  // For a launch: behind those that CUDA blocks. Throws group_busy if another thread entered one of
-  // them and does not leave within 10 s; usage_error if this thread did, and for a parked group.
-  launch_lock(char const* call, holding const& its);
-  // The same, and group_busy also if a launch blocks for longer than `wait_max`.
-  launch_lock(char const* call, holding const& its, std::chrono::nanoseconds wait_max,
+  // Throws group_busy if another thread entered one of them and does not leave within `wait_max`;
+  // usage_error if this thread did, and for a group that is parked.
+  launch_lock(char const* call, holding const& its,
+              std::chrono::nanoseconds wait_max = std::chrono::seconds(10),
               parked groups = parked::refused);
   // Also while one is entered.
   explicit launch_lock(holding const& its) noexcept : orders_(its.orders_) { lock(); }
@@ -106,9 +105,7 @@ class launch_lock {
   ~launch_lock() { unlock(); }
 
  private:
-  void lock_in_turn(char const* call, std::chrono::nanoseconds wait_max, bool is_bounded);
-  void lock_until(char const* call, std::chrono::steady_clock::time_point end);
-  void refuse_if_parked(char const* call);  // and lets go
+  void lock_in_turn(char const* call, std::chrono::nanoseconds wait_max);
   void lock() noexcept;
   void unlock() noexcept;
 

@@ -30,8 +30,9 @@ void fresh_devices(state& s) {
   }
 }
 
-pid_t process = 0;                  // that has the threads
-std::atomic<bool> is_child{false};  // relaxed: set where there is one thread
+pid_t process = 0;                           // that has the threads
+std::atomic<bool> is_child{false};           // relaxed: set where there is one thread
+std::atomic<bool> may_children_call{false};  // relaxed: a value alone
 
 // Runs among the program's exit handlers: no thread of ours may call into objects that are being
 // destroyed. Threads that are stuck in user code are left behind; the process ends under them.
@@ -111,12 +112,17 @@ state& the() {
 }
 
 bool is_forked() noexcept {
-  return is_child.load(std::memory_order_relaxed);
+  return is_child.load(std::memory_order_relaxed) &&
+         !may_children_call.load(std::memory_order_relaxed);
 }
 
 }  // namespace escrow::sim::model
 
 namespace escrow::sim {
+
+void let_forked_children_call(bool may) {
+  model::may_children_call.store(may, std::memory_order_relaxed);
+}
 
 void reset(options const& how) {
   auto& s = model::the();

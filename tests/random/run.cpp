@@ -146,6 +146,7 @@ verdict run_in_child(program const& given) {
   verdict seen;
   warm_up();  // or else each child would
   if (pipe(ends.data()) != 0) std::abort();
+  sim::let_forked_children_call(true);
   pid_t const child = fork();
   if (child == 0) run_and_tell(given, ends[1]);
   close(ends[1]);

@@ -76,6 +76,11 @@ void run_until_idle();
 // run by this.
 void advance(std::chrono::nanoseconds how_long);
 
+// Whether calls work in children of fork(), where CUDA's fail: by default they do not. For tools
+// that fork in a process whose threads are at rest, as GoogleTest's "fast" death tests may. Any
+// thread.
+void let_forked_children_call(bool may);
+
 // The time since the last reset(): virtual if stepped.
 [[nodiscard]] std::chrono::nanoseconds now();
 
