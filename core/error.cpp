@@ -30,6 +30,9 @@ std::string_view usual_note(cudaError_t status) noexcept {
     case cudaErrorInvalidResourceHandle:
       return "a stream or an event was destroyed, also one that a record_node or wait_node has, or "
              "its device was reset; or it is another device's";
+    case cudaErrorStreamCaptureImplicit:
+      return "a call without a stream uses the legacy one, which a capture of a blocking stream "
+             "forbids: pass a stream; in `make` of a pool a non-blocking one of its own";
     case cudaErrorStreamCaptureIsolation:
       return "a capture may not wait for work that is not part of it: wait before it begins, or "
              "record the event in it";

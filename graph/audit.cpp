@@ -198,8 +198,8 @@ audit_finding auditor::finding_of(suspect const& found, address_problem what) {
       text += " is of " + owner;
       text +=
           found.its.used_by == known_address::use::lease
-              ? ", which a lease has, and not the graph; give the lease to launch() or "
-                "retain(), or claim in the capture"
+              ? ", which a lease has, and not the graph; give the lease to launch(), retain() or "
+                "the node, or claim in the capture"
               : ", where it is free; claim in the capture, or give a node the lease, and keep no "
                 "address of a lease that has ended";
       break;

@@ -59,6 +59,7 @@ void print_callers() {
 }  // namespace
 
 void give_up(std::string const& why) {
+  std::fflush(stdout);  // what the program said before
   std::fprintf(stderr,
                "escrow::sim: %s (seed %llu, %s; %zu operations and %zu callbacks pending)\n",
                why.c_str(), static_cast<unsigned long long>(the().how.seed),
