@@ -100,6 +100,14 @@ def shorten(path):
     path.write_text(json.dumps({"context": context})[:-1] + ',\n"benchmarks": [\n' + ",\n".join(runs) + "\n]}\n")
 
 
+def join(files, to):
+    """Makes one result of several processes' results of one program: the repetitions of all, in the context of the first."""
+    results = [json.loads(file.read_text()) for file in files]
+    results[0]["benchmarks"] = [run for result in results for run in result.get("benchmarks", [])]
+    to.write_text(json.dumps(results[0]))
+    shorten(to)
+
+
 # The summary and the tables.
 
 def is_met(value, goal):

@@ -25,6 +25,24 @@ def runs(name, *values, **counters):
             {**common, "run_type": "aggregate", "real_time": 1e9}]
 
 
+class JoinTest(unittest.TestCase):
+    def test_takes_the_repetitions_of_all(self):
+        with tempfile.TemporaryDirectory() as folder:
+            files = [Path(folder) / f"one_bench.{number}.json" for number in range(3)]
+            for number, file in enumerate(files):
+                rows = runs("claim", 1 + number, 1 + number, kind=number)
+                file.write_text(json.dumps({"context": {"device": str(number)}, "benchmarks": rows}))
+                report.shorten(file)
+            joined = Path(folder) / "one_bench.json"
+            report.join(files, joined)
+            for file in files:
+                file.unlink()
+            measured = Measured(Path(folder))
+            self.assertEqual(measured.values("claim"), [1, 1, 2, 2, 3, 3])
+            self.assertEqual(measured("claim"), 2)
+            self.assertEqual(measured.context["device"], "0")
+
+
 class CommittedTest(unittest.TestCase):
     """What is committed is what the scripts make of the committed repetitions and summary."""
 
