@@ -4,8 +4,10 @@
 
 #include "state.hpp"
 
+#include <execinfo.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdint>
@@ -16,7 +18,6 @@
 #include <map>
 #include <mutex>
 #include <new>
-#include <string>
 #include <string_view>
 
 namespace escrow::sim::model {
@@ -58,15 +59,23 @@ void on_fault(int /*signal*/, siginfo_t* told, void* /*context*/) {
     ::sigaction(SIGSEGV, &its.others, nullptr);  // it comes again, there
     return;
   }
-  std::array<char, 32> number{};
-  static_cast<void>(std::snprintf(number.data(), number.size(), "%p", told->si_addr));
   lock.unlock();
-  give_up(std::string("the host reads or writes memory of the device at ") + number.data() +
-          ", which no host can on most GPUs: copy by cudaMemcpyAsync, or use pinned memory "
-          "(ESCROW_MEMORY=apart)");
+  // In a signal handler nothing may allocate, as give_up() does.
+  std::array<char, 256> text{};
+  int const count = std::snprintf(
+      text.data(), text.size(),
+      "escrow::sim: the host reads or writes memory of the device at %p, which no host can on most "
+      "GPUs: copy by cudaMemcpyAsync, or use pinned memory (ESCROW_MEMORY=apart)\n",
+      told->si_addr);
+  static_cast<void>(!::write(STDERR_FILENO, text.data(), static_cast<std::size_t>(count)));
+  std::array<void*, 32> frames{};
+  ::backtrace_symbols_fd(frames.data(), ::backtrace(frames.data(), frames.size()), STDERR_FILENO);
+  std::abort();
 }
 
 void watch_faults(device_pages& its) {
+  void* frame = nullptr;
+  ::backtrace(&frame, 1);  // the first call loads a library
   struct sigaction ours = {};
   ours.sa_sigaction = &on_fault;
   ours.sa_flags = SA_SIGINFO;
