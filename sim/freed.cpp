@@ -29,9 +29,10 @@ bool has_sanitizer() noexcept {
 
 // Gives the pages back, and keeps the addresses.
 void empty(void* address, std::size_t bytes) noexcept {
-  static auto const page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  auto const begin = (reinterpret_cast<std::uintptr_t>(address) + page - 1) / page * page;
-  auto const end = (reinterpret_cast<std::uintptr_t>(address) + bytes) / page * page;
+  static auto const page_size = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  auto const begin =
+      (reinterpret_cast<std::uintptr_t>(address) + page_size - 1) / page_size * page_size;
+  auto const end = (reinterpret_cast<std::uintptr_t>(address) + bytes) / page_size * page_size;
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
