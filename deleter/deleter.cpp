@@ -240,7 +240,7 @@ namespace {
 // Where the simulator's time is stepped, and nobody steps, a wait would have no end.
 class watched_steps {
  public:
-  void refuse_none(source_location where) {
+  void require_steps(source_location where) {
     if (steps_ == 0) return;
     std::uint64_t const now = environment::simulated_steps();
     if (std::exchange(steps_, now) != now) at_ = std::chrono::steady_clock::now();
@@ -292,7 +292,7 @@ bool deleter::drain_for(std::chrono::nanoseconds timeout, source_location where)
     auto const wait = std::clamp<std::chrono::nanoseconds>(left, {}, slice);
     if (its.drain_ended_.wait_for(lock, wait, is_drained)) return true;
     lock.unlock();
-    steps.refuse_none(where);
+    steps.require_steps(where);
     // Nothing is reclaimed during process exit.
     if (left <= slice || deleter_core::is_process_exiting()) return false;
   }

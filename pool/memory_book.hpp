@@ -18,8 +18,8 @@
 
 namespace escrow::inline v0_2 {
 
-// Which lease has a slot, by its number; or an arena, 0. What the simulated runtime has by the same
-// members.
+// A slot and the number of the lease that has it, or an arena and 0. The simulated runtime declares
+// the same members.
 struct simulated_lease {
   void const* slot = nullptr;  // null: none has
   std::uint64_t number = 0;

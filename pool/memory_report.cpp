@@ -118,7 +118,7 @@ void slot_pool::report_all(memory_report& to) {
     }
     to.pools.push_back(std::move(now));
   }
-  for (auto& each : all_groups()) {  // graphs may have the memory of pools that are gone
+  for (auto& each : all_groups()) {  // one keeps its memory when its pools are gone
     if (each->known_memory() == nullptr) continue;
     if (std::ranges::find(groups, each) == groups.end()) groups.push_back(std::move(each));
   }
