@@ -360,14 +360,21 @@ std::string deleter::describe() const {
   auto const add = [&text](std::uint64_t count, char const* what) {
     if (count != 0) text += "\n  " + std::to_string(count) + what;
   };
-  add(now.pending - launches, " wait for an event");
+  // Relaxed: only for the text.
+  bool const is_in_pass =
+      core_->reclaiming_thread_.load(std::memory_order_relaxed) != std::thread::id{};
+  add(now.pending - launches, is_in_pass
+                                  ? " waited for an event when the pass that is running began"
+                                  : " wait for an event");
   add(launches, " reference sets of graphs wait for a last launch");
   if (!core_->options_.own_worker && !core_->nothing_arrived()) {
     text += "\n  releases have arrived since the last poll()";
   }
-  // Relaxed: only for the text.
-  if (core_->reclaiming_thread_.load(std::memory_order_relaxed) != std::thread::id{}) {
-    text += "\n  a pass is running: if it goes on, an owner's destructor blocks the thread";
+  if (is_in_pass) {
+    text +=
+        "\n  a pass is running: if it goes on, an owner's destructor blocks the thread: it waits "
+        "for "
+        "the GPU, or for a lock, perhaps of a thread that is in drain()";
   }
   return text + graph_registry::global().describe_sets(*core_);
 }

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "escrow/core/error.hpp"
+#include "escrow/detail/retired_object.hpp"
 #include "escrow/internal/deleter_accounts.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
@@ -21,6 +22,14 @@ void reference_set::list_members(std::vector<reclaimable const*>& found) const {
       if (part->is_slot()) found.push_back(part);  // a node has a share of it
     }
   }
+}
+
+bool reference_set::owns(void const* object) const noexcept {
+  return std::ranges::any_of(members_, [object](auto const& each) {
+    if (each->reclaim_ != &retired_object::reclaim_owner) return false;
+    auto const& its = static_cast<retired_object const&>(*each);
+    return its.type_ != nullptr && its.type_->owns(its.storage_, object);
+  });
 }
 
 kept_sets::~kept_sets() {

@@ -18,8 +18,10 @@ shared_object_base& detail::require_stream_shared(stream_shared_deleter const* d
                     "make it so, or keep a share with retain()");
 }
 
-shared_object_base::shared_object_base(deleter& its, reclaim_function destroy)
-    : reclaimable(its.core(), release_lane::destroy, current_device(), destroy), deleter_(its) {
+shared_object_base::shared_object_base(deleter& its, reclaim_function destroy, std::size_t bytes)
+    : reclaimable(its.core(), release_lane::destroy, current_device(), destroy),
+      deleter_(its),
+      bytes_(bytes) {
   add_ref();
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "escrow/internal/reference_set.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_2 {
@@ -23,6 +24,9 @@ enum class audit_use : std::uint8_t;
                                                    bool with_freed);
 
 enum class audited_call : std::uint8_t { capture, instantiate };
+
+// Whether such a call refuses anything.
+[[nodiscard]] bool is_audited(audited_call what, audit_use use) noexcept;
 
 // Throws usage_error, naming `call`, if the graph is to be audited and something is found, and as
 // audit(). By default nothing is audited while a sharing group is parked.
@@ -43,5 +47,10 @@ void refuse_not_captured(char const* call, cudaGraph_t captured, audit_use use,
 // audit(). `by`: null: nothing is asked.
 void refuse_released(char const* call, graph_ref const& graph, hoist_note const* by,
                      std::span<cudaGraph_t const> bodies);
+
+// Throws usage_error, naming `call`, if what the holder holds owns the holder: neither would ever
+// be destroyed. `what`: it is an "exec".
+void refuse_own_owner(char const* call, char const* what, void const* holder,
+                      deferred_releases const& held);
 
 }  // namespace escrow::inline v0_2

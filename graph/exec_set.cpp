@@ -102,7 +102,7 @@ void exec_set::launch(member which, stream_ref stream, source_location where) {
       on.current = which.index_;
       ++mine.switches;
     }
-    on.exec->launch(call, stream);
+    on.exec->launch(call, this, stream);
   });
 }
 

@@ -116,7 +116,8 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
                          references after)
     : copies_wanted_(options.copies),
       // Those that matter to children.
-      row_flags_(options.flags & cudaGraphInstantiateFlagUseNodePriority) {
+      row_flags_(options.flags & cudaGraphInstantiateFlagUseNodePriority),
+      is_audited_(is_audited(audited_call::capture, options.audit)) {
   profiler_range const range("escrow: instantiate");
   if (options.copies > copies_max) {
     throw usage_error(call, "`options.copies` is " + detail::size_text(options.copies),
@@ -212,8 +213,10 @@ cudaError_t graph_exec::state::enqueue(stream_ref stream, std::size_t& left) con
   return status;
 }
 
-void graph_exec::state::launch(char const* call, stream_ref stream, std::size_t times,
-                               std::uint64_t id) {
+void graph_exec::state::launch(char const* call, void const* holder, stream_ref stream,
+                               std::size_t times, std::uint64_t id) {
+  if (is_audited_) [[unlikely]]
+    refuse_own_owner(call, "exec", holder, now_.held);
   std::size_t left = times;
   auto const check_enqueued = [&](cudaError_t status) {
     if (status != cudaSuccess) [[unlikely]]
@@ -353,12 +356,12 @@ resource_usage graph_exec::held() const {
 
 void graph_exec::launch(stream_ref stream, source_location where) {
   constexpr char const* call = "graph_exec::launch";
-  detail::called_at(call, where, [&] { require(call).launch(call, stream); });
+  detail::called_at(call, where, [&] { require(call).launch(call, this, stream); });
 }
 
 void graph_exec::launch_many(stream_ref stream, std::size_t times, source_location where) {
   constexpr char const* call = "graph_exec::launch_many";
-  detail::called_at(call, where, [&] { require(call).launch(call, stream, times); });
+  detail::called_at(call, where, [&] { require(call).launch(call, this, stream, times); });
 }
 
 std::size_t graph_exec::copies() const noexcept {

@@ -32,8 +32,9 @@ class ESCROW_LOCAL graph_exec::state {
   [[nodiscard]] deferred_releases const& held() const noexcept { return now_.held; }
 
   // `id`: a stream_launcher's stream; the end is then due, if no other exec needs it. 0: it is
-  // recorded.
-  void launch(char const* call, stream_ref stream, std::size_t times = 1, std::uint64_t id = 0);
+  // recorded. `holder`: the graph_exec, exec_set or stream_launcher that has it.
+  void launch(char const* call, void const* holder, stream_ref stream, std::size_t times = 1,
+              std::uint64_t id = 0);
   // The runs of one launch of the row; 1 if there is none.
   [[nodiscard]] std::size_t copies() const noexcept { return row_ == nullptr ? 1 : copies_wanted_; }
   void upload(stream_ref stream);
@@ -92,6 +93,7 @@ class ESCROW_LOCAL graph_exec::state {
   owned<cudaGraphExec_t> row_;
   std::size_t copies_wanted_;
   unsigned long long row_flags_;
+  bool const is_audited_;  // see refuse_own_owner()
   bool is_bare_ = false;
   bool is_conditional_ = false;  // has conditional nodes
   kernel_clusters clusters_;     // which no update changes

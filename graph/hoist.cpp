@@ -56,9 +56,15 @@ struct ESCROW_LOCAL hoisted::state {
     graph_registry::global().note_ordered(all.held);
     for (auto& each : all.held) graph_registry::global().note_hoisted(each, false);
   }
-  void enter(char const* call, stream_ref stream, std::chrono::nanoseconds wait_max);
+  // `holder`: the `hoisted` that has it.
+  void enter(char const* call, void const* holder, stream_ref stream,
+             std::chrono::nanoseconds wait_max);
   void leave(char const* call);  // ends the turn also if it throws
   void leave_or_report(char const* call) noexcept;
+  void refuse_own_owner(char const* call, void const* holder) const {
+    if (!is_audited(audited_call::capture, audit_use::by_default)) return;
+    escrow::refuse_own_owner(call, "hoisted", holder, all.held);
+  }
   // The end of the last turn is known from now on, or this throws. `stream`: null: none is given.
   void require_known_end(char const* call, stream_ref const* stream);
 
@@ -82,7 +88,9 @@ struct ESCROW_LOCAL hoisted::state {
   std::optional<turn> now = std::nullopt;  // from enter() to leave()
 };
 
-void hoisted::state::enter(char const* call, stream_ref stream, std::chrono::nanoseconds wait_max) {
+void hoisted::state::enter(char const* call, void const* holder, stream_ref stream,
+                           std::chrono::nanoseconds wait_max) {
+  refuse_own_owner(call, holder);
   if (now) {
     throw usage_error(call, "it is inside its own launch()", "launch after that call has returned");
   }
@@ -201,7 +209,7 @@ hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies, source_l
 void hoisted::run_launch(stream_ref stream, cudaError_t (*run)(void const*), void const* argument,
                          std::chrono::nanoseconds wait_max, source_location where) {
   constexpr char const* call = "hoisted::launch";
-  detail::called_at(call, where, [&] { require(call).enter(call, stream, wait_max); });
+  detail::called_at(call, where, [&] { require(call).enter(call, this, stream, wait_max); });
   std::shared_ptr<state> const mine = state_;  // this may be moved or destroyed meanwhile
   cudaError_t status = cudaSuccess;
   try {
@@ -219,7 +227,7 @@ void hoisted::run_launch(stream_ref stream, cudaError_t (*run)(void const*), voi
 
 void hoisted::enter(stream_ref stream, std::chrono::nanoseconds wait_max) {
   constexpr char const* call = "hoisted::enter";
-  require(call).enter(call, stream, wait_max);
+  require(call).enter(call, this, stream, wait_max);
 }
 
 void hoisted::leave() {
@@ -285,6 +293,7 @@ void hoisted::release_at_end(stream_ref stream, source_location where) {
   constexpr char const* call = "hoisted::release_at_end";
   detail::called_at(call, where, [&] {
     state& mine = require(call);
+    mine.refuse_own_owner(call, this);
     int const device = current_device();
     mine.all.end = std::make_shared<launch_end>(device);
     mine.at_end = {stream, device, thread_number()};

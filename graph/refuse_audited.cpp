@@ -56,6 +56,21 @@ void refuse_audited(char const* call, graph_ref const& graph, audit_use use, aud
   throw usage_error(call, problem, text.substr(advice + 2));
 }
 
+bool is_audited(audited_call what, audit_use use) noexcept {
+  return refusal_of(use, what) != refusal::nothing;
+}
+
+void refuse_own_owner(char const* call, char const* what, void const* holder,
+                      deferred_releases const& held) {
+  if (std::ranges::none_of(held, [=](auto const& each) { return each.set->owns(holder); })) return;
+  throw usage_error(call,
+                    std::string("the ") + what +
+                        " is a part of an owner that its graph keeps, so neither is ever destroyed",
+                    "let the graph keep what its kernels use, e.g. a std::shared_ptr to the "
+                    "weights, not the object that has the " +
+                        std::string(what) + "; or switch this audit off: see audit_use");
+}
+
 std::uint64_t eager_work() noexcept {
   return &escrow_simulated_eager_work != nullptr ? escrow_simulated_eager_work() : 0;
 }

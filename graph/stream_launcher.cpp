@@ -54,12 +54,12 @@ stream_launcher::~stream_launcher() {
 
 void stream_launcher::launch(source_location where) {
   constexpr char const* call = "stream_launcher::launch";
-  detail::called_at(call, where, [&] { require(call).launch(call, stream_, 1, id_); });
+  detail::called_at(call, where, [&] { require(call).launch(call, this, stream_, 1, id_); });
 }
 
 void stream_launcher::launch_many(std::size_t times, source_location where) {
   constexpr char const* call = "stream_launcher::launch_many";
-  detail::called_at(call, where, [&] { require(call).launch(call, stream_, times, id_); });
+  detail::called_at(call, where, [&] { require(call).launch(call, this, stream_, times, id_); });
 }
 
 void stream_launcher::flush(source_location where) {

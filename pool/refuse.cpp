@@ -96,6 +96,7 @@ std::string slot_pool::claim_search::describe_claim() {
   text += remedies();
   if (!in.options.track_leases && now.leased != 0) text += "; track_leases names the leases' lines";
   if (!in.options.group && now.in_graphs != 0) text += "; graphs can share slots: sharing_group";
+  if (!is_eager()) text += "; a capture that plain CUDA began goes on: end it";
   return text;
 }
 

@@ -265,6 +265,12 @@ TEST_F(ErrorTexts, OfEachTypeNameTheCallersLineOnce) {
   auto const taken = full.claim(one);
   text = text_at_line<pool_exhausted>(__LINE__, [&] { return full.claim(two); });
   EXPECT_EQ(text.find("resource_pool::claim: all 1 slots"), 0U) << text;
+  constexpr char const* goes_on = "; a capture that plain CUDA began goes on: end it";
+  EXPECT_EQ(text.find(goes_on), std::string::npos) << text;
+  owned_graph const plain = captured_plainly([&](cudaStream_t on) {
+    text = text_at_line<pool_exhausted>(__LINE__, [&] { return full.claim(on); });
+  });
+  EXPECT_NE(text.find(goes_on), std::string::npos) << text;
 
   cargo shared = make_cargo();
   graph source = captured(shared);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <concepts>
+#include <cstddef>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -23,16 +24,19 @@ namespace escrow::inline v0_2 {
 class ESCROW_API shared_object_base : public reclaimable {
  public:
   void note_use(stream_ref stream);  // see record_stream()
+  [[nodiscard]] std::size_t object_bytes() const noexcept { return bytes_; }
 
  protected:
-  // The object's device is the current one. Throws std::bad_alloc, cuda_error.
-  shared_object_base(deleter& its, reclaim_function destroy);
+  // The object's device is the current one; with what it is a part of, it has so many bytes. Throws
+  // std::bad_alloc, cuda_error.
+  shared_object_base(deleter& its, reclaim_function destroy, std::size_t bytes);
   ~shared_object_base() = default;
 
  private:
   void keep() noexcept;
 
   deleter& deleter_;
+  std::size_t const bytes_;
   std::atomic<bool> is_kept_{false};  // leaked: a use could not be recorded
 };
 
@@ -45,7 +49,8 @@ class stream_shared_object final : public shared_object_base {
   explicit stream_shared_object(deleter& its, Arguments&&... arguments)
       : shared_object_base(
             its,
-            [](reclaimable& thing) noexcept { delete static_cast<stream_shared_object*>(&thing); }),
+            [](reclaimable& thing) noexcept { delete static_cast<stream_shared_object*>(&thing); },
+            sizeof(stream_shared_object)),
         value(std::forward<Arguments>(arguments)...) {
     pin_this_module();
   }

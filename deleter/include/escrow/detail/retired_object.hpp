@@ -67,6 +67,40 @@ inline constexpr bool is_shared_owner<std::shared_ptr<T>> = true;
 template <class T>
 inline constexpr bool is_shared_owner<ref<T>> = true;
 
+// What a retired_object knows of its owner's type.
+struct owner_type {
+  void (*destroy)(void* owner) noexcept;
+  // Whether the object is a part of the owner, or of what the owner points to.
+  bool (*owns)(void const* owner, void const* object) noexcept;
+};
+
+namespace detail {
+
+template <class T>
+bool is_part_of(T const& whole, void const* object) noexcept {
+  auto const offset = reinterpret_cast<std::uintptr_t>(object) -
+                      reinterpret_cast<std::uintptr_t>(std::addressof(whole));
+  if constexpr (requires { whole.object_bytes(); }) {
+    return offset < whole.object_bytes();
+  } else {
+    return offset < sizeof(T);
+  }
+}
+
+template <class T>
+bool owns(T const& owner, void const* object) noexcept {
+  if (is_part_of(owner, object)) return true;
+  // Nothing is known of a type that is incomplete where its pointer is retired.
+  if constexpr (requires { sizeof(*owner.get()); }) {
+    if constexpr (std::is_pointer_v<decltype(owner.get())>) {
+      return owner.get() != nullptr && is_part_of(*owner.get(), object);
+    }
+  }
+  return false;
+}
+
+}  // namespace detail
+
 // What: storage for one owner, with its ready event. Objects are reused, so that retiring allocates
 //   nothing in steady state.
 // Thread safety: exclusive access; reference count and push() as reclaimable.
@@ -92,7 +126,7 @@ class alignas(64) retired_object final : public reclaimable {
     stored* placed = nullptr;
     if constexpr (fits<stored>) {
       placed = ::new (static_cast<void*>(storage_)) stored(std::forward<Owner>(owner));
-      destroy_ = [](void* at) noexcept { std::destroy_at(static_cast<stored*>(at)); };
+      type_ = &type_of<stored>;
     } else {
       placed = emplace(std::make_unique<stored>(std::forward<Owner>(owner))).get();
     }
@@ -113,7 +147,7 @@ class alignas(64) retired_object final : public reclaimable {
   ESCROW_API void enter_graph() noexcept;
 
   void clear() noexcept {
-    if (auto* const destroy = std::exchange(destroy_, nullptr)) destroy(storage_);
+    if (auto const* const its = std::exchange(type_, nullptr)) its->destroy(storage_);
   }
 
  private:
@@ -121,6 +155,15 @@ class alignas(64) retired_object final : public reclaimable {
   friend class deleter_core;
   friend class object_store;
   friend class object_block;
+  friend class reference_set;
+
+  template <class T>
+  static constexpr owner_type type_of{
+      .destroy = [](void* owner) noexcept { std::destroy_at(static_cast<T*>(owner)); },
+      .owns =
+          [](void const* owner, void const* object) noexcept {
+            return detail::owns(*static_cast<T const*>(owner), object);
+          }};
 
   template <class T>
   static constexpr bool fits =
@@ -134,16 +177,14 @@ class alignas(64) retired_object final : public reclaimable {
   // Worker: destroys the owner and returns the object to the store.
   static void reclaim_owner(reclaimable& thing) noexcept;
 
-  using destroy_function = void (*)(void*) noexcept;
-
   std::uint8_t shelf_ : 5 = 0;  // its shelf in the store; small, for the size below
   std::uint8_t place_ : 3;      // in its block
   bool in_graph_ : 1 = false;   // counted in deleter_stats::in_graphs
   bool is_written_ : 1 = true;  // see use()
   std::int16_t event_device_ = -1;
-  event own_event_ = event::none();     // of event_device_; kept for the next use
-  destroy_function destroy_ = nullptr;  // null: empty
-  std::uint64_t covers_ = 0;            // see cover_uses(); 0: nothing
+  event own_event_ = event::none();   // of event_device_; kept for the next use
+  owner_type const* type_ = nullptr;  // null: empty
+  std::uint64_t covers_ = 0;          // see cover_uses(); 0: nothing
   alignas(std::max_align_t) std::byte storage_[capacity];
 };
 

@@ -32,6 +32,10 @@ struct known_address {
   bool is_in_graphs = false;           // graphs hold the slot
   group_order const* group = nullptr;  // of an arena; only compared
   std::size_t offset = 0;              // in it, or in the slot's memory
+  // Of a block that a lease has, from where `offset` counts: the end of what the lease uses, and
+  // that of the block. 0: not known.
+  std::size_t used_end = 0;
+  std::size_t end = 0;
   std::string of = {};                 // the label of the pool, or of the group
 };
 

@@ -103,7 +103,8 @@ class reference_set final : public reclaimable {
     return references_.load(std::memory_order_relaxed) == 0;
   }
   void list_members(std::vector<reclaimable const*>& found) const;
-  void list_memory(held_memory& to) const;  // with what nodes have shares of
+  void list_memory(held_memory& to) const;                     // with what nodes have shares of
+  [[nodiscard]] bool owns(void const* object) const noexcept;  // an owner in it, as types tell
 
  private:
   friend class graph_registry;
