@@ -43,7 +43,7 @@ claimed_slot slot_pool::claim_search::run_in(group_scope& scope) {
   }
   found->is_done_ = false;
   found->key_ = on.id;
-  return in.leased(*found, on, asked.where);
+  return in.leased(*found, on, asked);
 }
 
 void slot_pool::state::wait_in_scope(slot& used) noexcept {

@@ -39,7 +39,7 @@ claimed_slot slot_pool::claim_search::run() {
       if (capture.is_active() && in.options.group) {
         note_in_group(*found, for_note);
       }
-      return in.leased(*found, on, asked.where, capture_id);
+      return in.leased(*found, on, asked, capture_id);
     }
     in.require_open(asked.call, of, asked.stream);  // if closed meanwhile, it is not exhausted
     if (!may_search_again()) {

@@ -36,10 +36,15 @@ bool memory_book::is_idle(void const* address, bool of_graph, char* text, std::s
   if (found == nullptr) return false;
   known_address its{.what = known_address::kind::slot};
   found->second.owner->tell(its, number - found->first);
+  if (its.used_end != 0) {
+    lease->used_end = found->first + its.used_end;
+    lease->end = found->first + its.end;
+  }
   char const* problem = nullptr;
   if (its.group == nullptr) {
     if (its.used_by != known_address::use::none) {
-      *lease = {its.slot, its.lease};
+      lease->slot = its.slot;
+      lease->number = its.lease;
       static_cast<void>(std::snprintf(text, bytes, "%s", found->second.label.c_str()));
       return false;
     }
@@ -56,7 +61,7 @@ bool memory_book::is_idle(void const* address, bool of_graph, char* text, std::s
         "unpark() it first";
   } else {
     if (of_graph) {
-      *lease = {found->second.owner, 0};
+      lease->slot = found->second.owner;
       static_cast<void>(std::snprintf(text, bytes, "%s", found->second.label.c_str()));
     }
     if (of_graph || its.used_by != known_address::use::none) return false;

@@ -23,6 +23,8 @@ namespace escrow::inline v0_2 {
 struct simulated_lease {
   void const* slot = nullptr;  // null: none has
   std::uint64_t number = 0;
+  std::uintptr_t used_end = 0;  // the lease uses nothing from there on; 0: not known
+  std::uintptr_t end = 0;       // of its memory
 };
 
 // What has a range of addresses: a slot, or an arena.

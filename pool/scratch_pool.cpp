@@ -34,11 +34,16 @@ slot_pool::owned scratch_pool::make_slots(pool_options const& options, scratch_p
 }
 
 lease<device_block> scratch_pool::claim_as(char const* call, claim_kind kind, stream_ref stream,
-                                           std::size_t bytes, source_location where) {
+                                           std::size_t bytes, source_location where,
+                                           std::size_t used) {
   return lease<device_block>([&] {
     return slot_pool::of(slots_, call, where)
-        .claim_bytes(
-            {.call = call, .stream = stream, .where = where, .bytes = bytes, .kind = kind});
+        .claim_bytes({.call = call,
+                      .stream = stream,
+                      .where = where,
+                      .bytes = bytes,
+                      .kind = kind,
+                      .used = used});
   });
 }
 
@@ -79,10 +84,11 @@ claimer_slots& scratch_claimer::of(char const* call, std::size_t bytes, source_l
 }
 
 lease<device_block> scratch_claimer::claim_as(char const* call, claim_kind kind, std::size_t bytes,
-                                              source_location where) {
+                                              source_location where, std::size_t used) {
   return lease<device_block>([&] {
-    return detail::called_at(
-        call, where, [&] { return of(call, bytes, where).claim(call, where, {}, bytes, kind); });
+    return detail::called_at(call, where, [&] {
+      return of(call, bytes, where).claim(call, where, {}, bytes, kind, used);
+    });
   });
 }
 

@@ -62,7 +62,9 @@ class booked_slot final : range_owner {
 
   // Who has it, and which of its leases that is. Relaxed: values alone.
   std::atomic<known_address::use> use{known_address::use::none};
-  void begin_lease() noexcept {
+  // `used`: see claim_request.
+  void begin_lease(std::size_t used) noexcept {
+    used_.store(used, std::memory_order_relaxed);
     lease_.store(lease_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     use.store(known_address::use::lease, std::memory_order_relaxed);
   }
@@ -72,6 +74,7 @@ class booked_slot final : range_owner {
 
   slot const& of_;
   std::atomic<std::uint64_t> lease_{0};
+  std::atomic<std::size_t> used_{0};  // by this lease
   memory_book::place place_;
   void const* begin_ = nullptr;
   std::vector<made_blocks::block> blocks_;  // of memory_book, that its object has

@@ -44,10 +44,10 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
     bool const is_for_host = is_host_ordered.load(std::memory_order_relaxed);
     return is_for_host ? claim_kind::for_host : asked.kind;
   }
-  [[nodiscard]] claimed_slot leased(slot& taken, stream_use const& on, source_location where,
+  [[nodiscard]] claimed_slot leased(slot& taken, stream_use const& on, claim_request const& asked,
                                     std::uint64_t capture_id = 0) noexcept {
-    leases.add(taken, where);
-    taken.booked_.begin_lease();
+    leases.add(taken, asked.where);
+    taken.booked_.begin_lease(asked.used);
     taken.recorded_at_ = 0;
     if (!taken.kept_in_.empty()) [[unlikely]]
       taken.kept_in_.clear();
@@ -57,7 +57,7 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   [[nodiscard]] claimed_slot leased_in_order(slot& own, claim_request const& asked,
                                              stream_use const& on) {
     if (!own.also_ready_.empty()) wait_for(own, asked.stream, true);
-    return leased(own, on, asked.where);
+    return leased(own, on, asked);
   }
   // The newest slot of the stream's own, which an event covers.
   [[nodiscard]] slot* take_own(size_class& of, stream_use const& on) {

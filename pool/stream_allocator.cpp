@@ -142,7 +142,8 @@ struct ESCROW_LOCAL stream_allocator::state {
           "`bytes` is " + detail::size_text(bytes) + ", aligned to " + std::to_string(alignment),
           "allocate at most scratch_pool::bytes_max");
     }
-    lease<device_block> memory = pool.claim_as(call, kind, stream, bytes + more, where);
+    lease<device_block> memory =
+        pool.claim_as(call, kind, stream, bytes + more, where, bytes + more);
     auto const start = reinterpret_cast<std::uintptr_t>(memory->data());
     auto* const address = static_cast<std::byte*>(memory->data()) + (-start & more);
     shard& its = shard_of(address);

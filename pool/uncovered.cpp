@@ -155,7 +155,7 @@ slot_pool& claimer_slots::require_pool(char const* call) const {
 
 claimed_slot claimer_slots::claim(char const* call, source_location where,
                                   std::optional<std::chrono::nanoseconds> host_wait_max,
-                                  std::size_t bytes, claim_kind kind) {
+                                  std::size_t bytes, claim_kind kind, std::size_t used) {
   return detail::called_at(call, where, [&] {
     slot_pool::state& in = *require_pool(call).state_;
     std::optional<device_scope> device;
@@ -163,7 +163,7 @@ claimed_slot claimer_slots::claim(char const* call, source_location where,
     in.require_stream(call, on_);
     in.require_open(call, *of_, on_.handle);
     in.retire_unused();
-    claim_request const asked{call, on_.handle, where, host_wait_max, bytes, kind};
+    claim_request const asked{call, on_.handle, where, host_wait_max, bytes, kind, used};
     if (!captures_nothing(on_.handle)) [[unlikely]] {
       detail::capture_dependencies after;
       capture_info const capture = usable_capture_of(call, on_.handle, &after);

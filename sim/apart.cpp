@@ -83,7 +83,7 @@ void watch_faults(device_pages& its) {
 }
 
 std::size_t whole_pages(std::size_t bytes) {
-  return (bytes + page - 1) / page * page;
+  return (bytes + guard_bytes + page - 1) / page * page;
 }
 
 }  // namespace

@@ -118,6 +118,7 @@ cudaError_t replace(exec_state& exec, std::shared_ptr<graph_state>& place,
     return cudaErrorGraphExecUpdateFailure;
   }
   result.result = cudaGraphExecUpdateSuccess;
+  exec.is_order_known = false;
   keep_origins(*place, *fresh);
   keep_clusters(exec, *place, *fresh);
   // Linked to both (measured); what links the graphs inside then nobody measured.
@@ -190,6 +191,7 @@ cudaGraphNode_t find_twin(graph_state const& graph, cudaGraphNode_t origin) {
 }
 
 void part_from_launches(exec_state& exec, callbacks& reclaimed) {
+  exec.is_order_known = false;
   // Only conditional nodes look at the exec's nodes after the launch call.
   if (exec.in_flight == 0 || !has_conditionals(*exec.graph)) return;
   auto fresh = clone(*exec.graph, false);

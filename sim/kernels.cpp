@@ -2,6 +2,7 @@
 // Registered kernels, and what a launch of one copies.
 #include "kernels.hpp"
 
+#include "overruns.hpp"
 #include "thread.hpp"
 
 #include <cstdint>
@@ -44,6 +45,7 @@ cudaError_t make_kernel_work(cudaKernelNodeParams const& params, kernel_work& ou
   out.code = code;
   out.device = this_thread_unchecked().device;
   out.args = kernel_args(code->arg_sizes, params.kernelParams);
+  out.guards = guards_of(*code, out.args);
   out.shape = params;
   return cudaSuccess;
 }
@@ -59,12 +61,12 @@ void register_kernel(void const* address, kernel fn, std::vector<std::size_t> ar
 
 void detail::register_typed_kernel(void const* address, kernel fn,
                                    std::vector<std::size_t> arg_sizes,
-                                   std::vector<bool> are_pointers, std::string name) {
+                                   std::vector<argument_kind> arg_kinds, std::string name) {
   auto& s = model::the();
   std::lock_guard lock(s.mutex);
   // Never replaced: launches that are pending point to the entry.
   s.kernels.try_emplace(address, model::kernel_code{address, fn, std::move(arg_sizes),
-                                                    std::move(name), std::move(are_pointers)});
+                                                    std::move(name), std::move(arg_kinds)});
 }
 
 }  // namespace escrow::sim

@@ -10,6 +10,7 @@
 #include "ops.hpp"
 #include "runner.hpp"
 #include "runner_shared.hpp"
+#include "unordered.hpp"
 #include "uses.hpp"
 
 #include <algorithm>
@@ -173,6 +174,7 @@ cudaError_t launch(api_call& c, std::shared_ptr<exec_state> const& exec,
                    std::shared_ptr<stream_state> const& stream) {
   if (needs_destroyed_event(*exec->graph)) return cudaErrorInvalidResourceHandle;
   auto arenas = refuse_operands(c.name, *exec->graph);
+  if (!std::exchange(exec->is_order_known, true)) refuse_unordered(c.name, *exec->graph);
   graph_blocks left;
   if (auto const error = book_launch(*exec, left); error != cudaSuccess) return error;
   auto const first = make_op(stream, empty_work{});

@@ -6,6 +6,7 @@
 #include "graphs.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
+#include "overruns.hpp"
 
 #include <algorithm>
 #include <array>
@@ -39,12 +40,14 @@ bool ends_beyond(cudaPitchedPtr const& memory, cudaPos const& position, cudaExte
   auto const begin = to(position.x, position.y, position.z);
   auto const end =
       to(position.x + extent.width, position.y + extent.height - 1, position.z + extent.depth - 1);
-  return is_beyond(static_cast<char const*>(memory.ptr) + begin, end - begin);
+  void const* const first = static_cast<char const*>(memory.ptr) + begin;
+  refuse_overrun(first, end - begin);
+  return is_beyond(first, end - begin);
 }
 
-bool ends_beyond(cudaMemsetParams const& p) {
-  if (p.width == 0 || p.height == 0) return false;
-  return is_beyond(p.dst, (p.height - 1) * p.pitch + p.width * p.elementSize);
+std::size_t bytes_of(cudaMemsetParams const& p) {
+  if (p.width == 0 || p.height == 0) return 0;
+  return (p.height - 1) * p.pitch + p.width * p.elementSize;
 }
 
 bool is_aligned(cudaMemsetParams const& p) {
@@ -144,7 +147,7 @@ cudaError_t make_work(cudaKernelNodeParams const& params, work& what) {
 
 cudaError_t make_work(cudaMemsetParams const& p, work& what) {
   auto const error = make_fill(p, what);
-  return error == cudaSuccess && ends_beyond(p) ? cudaErrorInvalidValue : error;
+  return error == cudaSuccess && is_beyond(p.dst, bytes_of(p)) ? cudaErrorInvalidValue : error;
 }
 
 cudaError_t make_fill(cudaMemsetParams const& p, work& what) {
@@ -152,6 +155,7 @@ cudaError_t make_fill(cudaMemsetParams const& p, work& what) {
   bool const is_nothing = p.width == 0 || p.height == 0;
   if ((p.dst == nullptr && !is_nothing) || !is_aligned(p)) return cudaErrorInvalidValue;
   if (p.height > 1 && p.pitch < p.width * p.elementSize) return cudaErrorInvalidValue;
+  refuse_overrun(p.dst, bytes_of(p));
   what = fill_work{p, place_of(p.dst)};
   return cudaSuccess;
 }
@@ -311,7 +315,7 @@ cudaError_t write_attribute(kernel_work& kernel, int id, cudaLaunchAttributeValu
 bool fills_are_legal(graph_state const& graph) {
   return std::ranges::all_of(graph.nodes, [](auto const& node) {
     auto const* const fill = std::get_if<fill_work>(&node->what);
-    return (fill == nullptr || !ends_beyond(fill->shape)) &&
+    return (fill == nullptr || !is_beyond(fill->shape.dst, bytes_of(fill->shape))) &&
            std::ranges::all_of(inner_graphs(*node),
                                [](auto const& inner) { return fills_are_legal(*inner); });
   });

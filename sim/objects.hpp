@@ -31,6 +31,8 @@ struct graph_state;
 struct memory_lease {
   void const* memory = nullptr;
   std::uint64_t number = 0;
+  std::uintptr_t used_end = 0;  // it uses nothing from there on; 0: not known
+  std::uintptr_t end = 0;       // of its memory
 };
 struct memory_use {
   memory_lease lease;
@@ -225,6 +227,8 @@ struct exec_state {
   bool frees_on_launch = false;
   bool launched = false;
   bool destroyed = false;
+  // Since its nodes changed last: see refuse_unordered().
+  bool is_order_known = false;
   std::size_t in_flight = 0;
   op_ptr last_end;
   op_ptr last_upload;

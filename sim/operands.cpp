@@ -23,12 +23,7 @@ namespace {
 std::atomic<idle_memory_question> question_of_library{nullptr};
 
 bool is_off() noexcept {
-  static bool const is_it = [] {
-    // NOLINTNEXTLINE(concurrency-mt-unsafe): once, beside nothing of the simulator's that sets it.
-    char const* const said = std::getenv("ESCROW_AUDIT");
-    return said != nullptr && said == std::string_view("0");
-  }();
-  return is_it;
+  return asked_audits() == audits::off;
 }
 
 // What uses memory, for one call.
@@ -71,7 +66,9 @@ class user {
                  (bytes != sizeof(void*) ? ", byte " + std::to_string(at) : std::string());
         });
       }
-      bool const is_pointer = i < k.code->are_pointers.size() && k.code->are_pointers[i];
+      using kind = argument_kind;
+      kind const what = i < k.code->arg_kinds.size() ? k.code->arg_kinds[i] : kind::unknown;
+      bool const is_pointer = what == kind::pointer || what == kind::pointer_to_const;
       if (is_pointer && is_apart_) refuse_host(k, i);
     }
   }
@@ -144,6 +141,16 @@ class user {
 
 }  // namespace
 
+audits asked_audits() noexcept {
+  static audits const asked = [] {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): once, beside nothing of the simulator's that sets it.
+    char const* const said = std::getenv("ESCROW_AUDIT");
+    if (said == nullptr || said == std::string_view()) return audits::by_default;
+    return said == std::string_view("0") ? audits::off : audits::all;
+  }();
+  return asked;
+}
+
 std::vector<memory_use> refuse_operands(char const* call, work const& what) {
   std::vector<memory_use> uses;
   user(call, false, &uses).refuse(what);
@@ -154,6 +161,15 @@ std::vector<memory_use> refuse_operands(char const* call, graph_state const& gra
   std::vector<memory_use> uses;
   user(call, true, &uses).refuse(graph);
   return uses;
+}
+
+memory_use lease_around(void const* address) {
+  auto const is_idle = question_of_library.load(std::memory_order_acquire);
+  if (is_idle == nullptr || address == nullptr) return {};
+  std::array<char, 320> text{};
+  memory_lease its;
+  if (is_idle(address, false, text.data(), text.size(), &its)) return {};
+  return {its, its.memory == nullptr ? "" : text.data()};
 }
 
 void refuse_freed(work const& what) {

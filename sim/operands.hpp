@@ -7,12 +7,18 @@
 
 namespace escrow::sim::model {
 
+// What ESCROW_AUDIT says: 0, nothing, or else.
+enum class audits : std::uint8_t { off, by_default, all };
+[[nodiscard]] audits asked_audits() noexcept;
+
 // Ends the process if an operand of work on a stream is such. `call`: for the message. Returns
 // whose memory the others are. Lock held.
 std::vector<memory_use> refuse_operands(char const* call, work const& what);
 // The same for all nodes of a graph that is launched, also in child graphs and bodies; returns
 // arenas.
 std::vector<memory_use> refuse_operands(char const* call, graph_state const& graph);
+// The lease that has an address, if one is known.
+memory_use lease_around(void const* address);
 // The same, of memory that was freed, for work that begins or ends. Lock held.
 void refuse_freed(work const& what);
 

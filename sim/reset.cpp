@@ -140,6 +140,7 @@ void reset(options const& how) {
   s.random.seed(how.seed);
   model::begin_run(s);
   s.recapture_gives_new_id = false;
+  s.may_nodes_share = false;
   s.virtual_now = {};
   s.fruitless = 0;
   s.started = std::chrono::steady_clock::now();

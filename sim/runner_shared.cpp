@@ -8,6 +8,7 @@
 #include "memory.hpp"
 #include "operands.hpp"
 #include "ops.hpp"
+#include "overruns.hpp"
 #include "thread.hpp"
 #include "uses.hpp"
 
@@ -57,6 +58,7 @@ bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
     o->began_at = time_now();
     refuse_freed(o->what);
     refuse_overtaking(*o);
+    set_guards(o->what);
   }
   ++s.running;
   lock.unlock();
@@ -66,6 +68,7 @@ bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
   {
     device_at_work const reaches_its_memory;
     done = perform(o->what);
+    look_at_guards(o->what);
   }
   me.kernel = outer;
   lock.lock();

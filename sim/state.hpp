@@ -156,6 +156,7 @@ struct state {
   std::uint64_t next_id = 0;
   std::uint64_t next_graph_id = 0;
   bool recapture_gives_new_id = false;
+  bool may_nodes_share = false;  // see refuse_unordered()
 
   // Operations that may start now; drained by pump().
   std::vector<op_ptr> startable;

@@ -14,6 +14,8 @@
 
 namespace escrow::sim::model {
 
+using detail::argument_kind;
+
 // A kernel that was registered or loaded: its body and the sizes of its arguments.
 struct kernel_code {
   void const* address = nullptr;
@@ -21,7 +23,7 @@ struct kernel_code {
   std::vector<std::size_t> arg_sizes;
   std::string name;
   // Of the arguments, as far as it is known.
-  std::vector<bool> are_pointers = {};
+  std::vector<argument_kind> arg_kinds = {};
   // Loaded with a library, not linked into the program.
   bool of_library = false;
   // Its library is gone. Guarded by the state's mutex.
@@ -44,6 +46,14 @@ class kernel_args {
   std::vector<std::size_t> offsets_;
 };
 
+// Behind the memory of a kernel's argument; of what that is, for a text.
+struct guarded_bytes {
+  std::byte* begin = nullptr;
+  std::size_t bytes = 0;
+  std::size_t argument = 0;
+  std::string of;
+};
+
 struct empty_work {};
 
 struct kernel_work {
@@ -51,6 +61,7 @@ struct kernel_work {
   // Whose code it runs.
   int device = 0;
   kernel_args args;
+  std::vector<guarded_bytes> guards = {};
   cudaKernelNodeParams shape{};
   // What cudaGraphKernelNodeGetParams hands out.
   std::vector<void*> pointers;

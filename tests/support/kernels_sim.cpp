@@ -96,7 +96,7 @@ template <class... Arguments>
 void* registered(escrow::sim::kernel kernel, char const* name) {
   auto* const address = reinterpret_cast<void*>(kernel);
   escrow::sim::detail::register_typed_kernel(address, kernel, {sizeof(Arguments)...},
-                                             {std::is_pointer_v<Arguments>...}, name);
+                                             {sim::detail::kind_of<Arguments>...}, name);
   return address;
 }
 

@@ -159,6 +159,7 @@ struct claim_request {
   std::optional<std::chrono::nanoseconds> host_wait_max = {};
   std::size_t bytes = 0;  // of a scratch_pool
   claim_kind kind = claim_kind::in_order;
+  std::size_t used = 0;  // the claimer uses no more bytes than that; 0: all that it gets
 };
 
 // A lease's claim. Empty without a slot.
@@ -279,7 +280,8 @@ class ESCROW_API claimer_slots {
   // As slot_pool::claim.
   [[nodiscard]] claimed_slot claim(char const* call, source_location where,
                                    std::optional<std::chrono::nanoseconds> host_wait_max = {},
-                                   std::size_t bytes = 0, claim_kind kind = claim_kind::in_order);
+                                   std::size_t bytes = 0, claim_kind kind = claim_kind::in_order,
+                                   std::size_t used = 0);
   void flush(char const* call, source_location where);
   // Throws usage_error after a move, or on another thread for cudaStreamPerThread.
   [[nodiscard]] slot_pool& require_pool(char const* call) const;

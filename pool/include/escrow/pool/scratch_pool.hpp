@@ -137,8 +137,9 @@ class ESCROW_API scratch_pool {
   template <class T>
   [[nodiscard]] buffer_lease<T> claim(stream_ref stream, std::size_t count,
                                       source_location where = source_location::current()) {
-    std::size_t const bytes = detail::bytes_of<T>("scratch_pool::claim", count, where);
-    return {claim(stream, bytes, where), count};
+    constexpr char const* call = "scratch_pool::claim";
+    std::size_t const bytes = detail::bytes_of<T>(call, count, where);
+    return {claim_as(call, claim_kind::in_order, stream, bytes, where, bytes), count};
   }
   template <std::integral Size, stream_like Stream>
   void claim(Size, Stream const&) = delete;  // the stream is the first argument
@@ -153,8 +154,9 @@ class ESCROW_API scratch_pool {
   template <class T>
   [[nodiscard]] buffer_lease<T> claim_for_host(stream_ref stream, std::size_t count,
                                                source_location where = source_location::current()) {
-    std::size_t const bytes = detail::bytes_of<T>("scratch_pool::claim_for_host", count, where);
-    return {claim_for_host(stream, bytes, where), count};
+    constexpr char const* call = "scratch_pool::claim_for_host";
+    std::size_t const bytes = detail::bytes_of<T>(call, count, where);
+    return {claim_as(call, claim_kind::for_host, stream, bytes, where, bytes), count};
   }
 
   // The same for memory that stays after its capture, as resource_pool::claim_kept. Any thread.
@@ -163,8 +165,9 @@ class ESCROW_API scratch_pool {
   template <class T>
   [[nodiscard]] buffer_lease<T> claim_kept(stream_ref stream, std::size_t count,
                                            source_location where = source_location::current()) {
-    std::size_t const bytes = detail::bytes_of<T>("scratch_pool::claim_kept", count, where);
-    return {claim_kept(stream, bytes, where), count};
+    constexpr char const* call = "scratch_pool::claim_kept";
+    std::size_t const bytes = detail::bytes_of<T>(call, count, where);
+    return {claim_as(call, claim_kind::kept, stream, bytes, where, bytes), count};
   }
 
   // A claimer of this pool for `stream`: see resource_pool::on. Any thread.
@@ -216,8 +219,10 @@ class ESCROW_API scratch_pool {
 
   static slot_pool::owned make_slots(pool_options const& options, scratch_policy const& policy,
                                      source_location where);
+  // `used`: see claim_request.
   [[nodiscard]] lease<device_block> claim_as(char const* call, claim_kind kind, stream_ref stream,
-                                             std::size_t bytes, source_location where);
+                                             std::size_t bytes, source_location where,
+                                             std::size_t used = 0);
 
   slot_pool::owned slots_;
 };
@@ -233,8 +238,9 @@ class ESCROW_API scratch_claimer {
   template <class T>
   [[nodiscard]] buffer_lease<T> claim(std::size_t count,
                                       source_location where = source_location::current()) {
-    std::size_t const bytes = detail::bytes_of<T>("scratch_claimer::claim", count, where);
-    return {claim(bytes, where), count};
+    constexpr char const* call = "scratch_claimer::claim";
+    std::size_t const bytes = detail::bytes_of<T>(call, count, where);
+    return {claim_as(call, claim_kind::in_order, bytes, where, bytes), count};
   }
 
   // As scratch_pool::claim_for_host. Its release records an event, so that the next one can ask.
@@ -243,8 +249,9 @@ class ESCROW_API scratch_claimer {
   template <class T>
   [[nodiscard]] buffer_lease<T> claim_for_host(std::size_t count,
                                                source_location where = source_location::current()) {
-    std::size_t const bytes = detail::bytes_of<T>("scratch_claimer::claim_for_host", count, where);
-    return {claim_for_host(bytes, where), count};
+    constexpr char const* call = "scratch_claimer::claim_for_host";
+    std::size_t const bytes = detail::bytes_of<T>(call, count, where);
+    return {claim_as(call, claim_kind::for_host, bytes, where, bytes), count};
   }
 
   // As scratch_pool::claim_kept.
@@ -253,8 +260,9 @@ class ESCROW_API scratch_claimer {
   template <class T>
   [[nodiscard]] buffer_lease<T> claim_kept(std::size_t count,
                                            source_location where = source_location::current()) {
-    std::size_t const bytes = detail::bytes_of<T>("scratch_claimer::claim_kept", count, where);
-    return {claim_kept(bytes, where), count};
+    constexpr char const* call = "scratch_claimer::claim_kept";
+    std::size_t const bytes = detail::bytes_of<T>(call, count, where);
+    return {claim_as(call, claim_kind::kept, bytes, where, bytes), count};
   }
 
   // As claimer::flush, for all sizes.
@@ -266,7 +274,7 @@ class ESCROW_API scratch_claimer {
   scratch_claimer(slot_pool& pool, stream_ref stream, source_location where);
   [[nodiscard]] claimer_slots& of(char const* call, std::size_t bytes, source_location where);
   [[nodiscard]] lease<device_block> claim_as(char const* call, claim_kind kind, std::size_t bytes,
-                                             source_location where);
+                                             source_location where, std::size_t used = 0);
 
   cudaStream_t stream_;
   std::unordered_map<std::size_t, claimer_slots> sizes_;  // by size; empty if moved from

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -27,9 +28,17 @@ void register_kernel(void const* address, kernel fn, std::vector<std::size_t> ar
                      std::string name = "kernel");
 
 namespace detail {
+// What an argument of so many bytes as a pointer has may be.
+enum class argument_kind : std::uint8_t { unknown, value, pointer, pointer_to_const };
+template <class T>
+inline constexpr argument_kind kind_of =
+    !std::is_pointer_v<T>                       ? argument_kind::value
+    : std::is_const_v<std::remove_pointer_t<T>> ? argument_kind::pointer_to_const
+                                                : argument_kind::pointer;
+
 // For register_kernel<function>(), which knows the parameters' types.
 void register_typed_kernel(void const* address, kernel fn, std::vector<std::size_t> arg_sizes,
-                           std::vector<bool> are_pointers, std::string name);
+                           std::vector<argument_kind> arg_kinds, std::string name);
 }  // namespace detail
 
 // The same for a host function whose parameters are the kernel's: register_kernel<&add>("add")
@@ -43,7 +52,7 @@ auto register_kernel(std::string const& name = "kernel") {
         return true;
       };
       detail::register_typed_kernel(reinterpret_cast<void const*>(function), run, {sizeof(P)...},
-                                    {std::is_pointer_v<P>...}, name);
+                                    {detail::kind_of<P>...}, name);
     }
     (std::index_sequence_for<P...>{});
   }(function);

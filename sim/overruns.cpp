@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds where a claim or an allocation ends, and looks whether a kernel has written behind that.
+#include "overruns.hpp"
+
+#include "apart.hpp"
+#include "operands.hpp"
+#include "state.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <iterator>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace escrow::sim::model {
+namespace {
+
+constexpr std::byte guard_value{0xa5};
+
+bool is_as_set(std::byte value) {
+  return value == guard_value;
+}
+
+// Where what an address is in ends, and what nobody uses behind it.
+struct end_of_memory {
+  std::uintptr_t end = 0;
+  std::uintptr_t guarded = 0;  // up to there
+  std::string of;
+};
+
+std::optional<end_of_memory> end_of_allocation(std::uintptr_t address) {
+  auto& s = the();
+  auto const after = s.allocations.upper_bound(reinterpret_cast<void const*>(address));
+  if (after == s.allocations.begin()) return std::nullopt;
+  auto const& [start, what] = *std::prev(after);
+  std::uintptr_t const end = reinterpret_cast<std::uintptr_t>(start) + what.bytes;
+  if (address >= end) return std::nullopt;
+  std::size_t const guard = is_memory_apart() && !what.host ? guard_bytes : 0;
+  return end_of_memory{end, end + guard, "the allocation"};
+}
+
+std::string name_of(memory_use const& its) {
+  return "what its claim of \"" + its.of + "\" has";
+}
+
+std::optional<end_of_memory> end_around(void const* address) {
+  auto const number = reinterpret_cast<std::uintptr_t>(address);
+  auto const allocated = end_of_allocation(number);
+  memory_use const its = lease_around(address);
+  if (its.lease.used_end == 0) return allocated;
+  end_of_memory found{its.lease.used_end, its.lease.end, name_of(its)};
+  if (allocated && found.guarded == allocated->end) found.guarded = allocated->guarded;
+  return found;
+}
+
+std::string number_of(std::uintptr_t address) {
+  std::array<char, 32> number{};
+  static_cast<void>(
+      std::snprintf(number.data(), number.size(), "%p", reinterpret_cast<void*>(address)));
+  return number.data();
+}
+
+constexpr char const* advice =
+    ": claim what the work writes; claim<T>(stream, count) counts elements, and claim(stream, "
+    "bytes) "
+    "bytes";
+
+}  // namespace
+
+std::vector<guarded_bytes> guards_of(kernel_code const& code, kernel_args const& args) {
+  std::vector<guarded_bytes> all;
+  if (asked_audits() == audits::off) return all;
+  for (std::size_t i = 0; i < code.arg_sizes.size(); ++i) {
+    bool const is_value = i < code.arg_kinds.size() && code.arg_kinds[i] == argument_kind::value;
+    if (is_value || code.arg_sizes[i] != sizeof(void*)) continue;
+    auto const found = end_around(args.word(i, 0));
+    if (!found || found->guarded <= found->end) continue;
+    all.push_back({.begin = reinterpret_cast<std::byte*>(found->end),
+                   .bytes = std::min<std::size_t>(found->guarded - found->end, guard_bytes),
+                   .argument = i,
+                   .of = found->of});
+  }
+  return all;
+}
+
+void refuse_overrun(void const* begin, std::size_t bytes) {
+  if (bytes == 0 || asked_audits() == audits::off) return;
+  memory_use const its = lease_around(begin);
+  auto const number = reinterpret_cast<std::uintptr_t>(begin);
+  std::uintptr_t const end = its.lease.used_end;
+  if (end == 0 || bytes <= end - number) return;
+  give_up("a fill or copy of " + std::to_string(bytes) + " bytes from " + number_of(number) +
+          " on ends " + std::to_string(number + bytes - end) + " bytes behind " + name_of(its) +
+          advice);
+}
+
+void set_guards(work const& what) {
+  auto const* const k = std::get_if<kernel_work>(&what);
+  if (k == nullptr || k->guards.empty()) return;
+  device_at_work const reaches_its_memory;
+  for (guarded_bytes const& each : k->guards) {
+    std::span const bytes(each.begin, each.bytes);
+    // Other kernels that use the memory may look at them now.
+    if (!std::ranges::all_of(bytes, is_as_set)) std::ranges::fill(bytes, guard_value);
+  }
+}
+
+void look_at_guards(work const& what) {
+  auto const* const k = std::get_if<kernel_work>(&what);
+  if (k == nullptr) return;
+  for (guarded_bytes const& each : k->guards) {
+    std::span const bytes(each.begin, each.bytes);
+    auto const written = std::ranges::find_if_not(bytes, is_as_set);
+    if (written == bytes.end()) continue;
+    give_up("kernel \"" + k->code->name + "\", argument " + std::to_string(each.argument) +
+            ": it wrote at " + number_of(reinterpret_cast<std::uintptr_t>(&*written)) + ", " +
+            std::to_string(written - bytes.begin()) + " bytes behind " + each.of + advice);
+  }
+}
+
+}  // namespace escrow::sim::model
