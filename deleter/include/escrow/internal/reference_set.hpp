@@ -297,8 +297,7 @@ class graph_registry {
   [[nodiscard]] group_set exclusives_of(cudaGraph_t graph) const { return orders_of(graph, false); }
 
   // Leases of sharing groups (group_leases.cpp).
-  // A capture into the graph has claimed one. Null if the graph is not known any more. Throws
-  // std::bad_alloc.
+  // A capture into the graph has claimed one. Null: the graph is gone. Throws std::bad_alloc.
   [[nodiscard]] std::shared_ptr<group_lease> note_lease(
       std::uint64_t id, cudaGraph_t graph, std::shared_ptr<lease_origin const> const& origin,
       source_location where, covered_place place, std::span<cudaGraphNode_t const> claimed_after,
