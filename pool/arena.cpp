@@ -29,45 +29,42 @@ std::shared_ptr<arena> arena::known(group_order& group) {
   return std::static_pointer_cast<arena>(group.known_memory());
 }
 
-arena::claimed arena::claim_last(request const& asked, capture_frontier const& frontier) {
+arena_place* arena::claim_last(request const& asked, capture_frontier const& frontier) {
+  auto const found = graphs_.find(asked.graph);
+  if (found == graphs_.end() || is_closed_) return nullptr;
+  layout const& in = found->second;
   auto const ended = frontier.all().first(frontier.ended);
   auto const is_at_end = [&](cudaGraphNode_t node) {
     return std::ranges::find(ended, node) != ended.end();
   };
-  claimed got;
-  std::lock_guard const lock(mutex_);
-  auto const found = graphs_.find(asked.graph);
-  if (found == graphs_.end() || is_closed_) return got;
-  layout& in = found->second;
-  make_room(in);
-  std::size_t const count = in.released.size();
-  std::size_t best = count;
-  for (std::size_t looked = 0, i = in.look_from; looked < count; ++looked, ++i) {
-    if (i >= count) i = 0;
-    released_range const& each = in.released[i];
-    if (each.end - each.begin != asked.bytes) continue;
-    if (each.first_after != nullptr && !is_at_end(each.first_after)) continue;
-    if (each.place == nullptr || each.place->of != asked.of) continue;
-    if (!std::ranges::all_of(each.after, is_at_end) || is_taken(each.begin, each.end)) continue;
-    // That of the same line, whose lease may go on.
-    bool const is_same_line = each.place->where == asked.where;
-    if (best == count || is_same_line) best = i;
-    if (is_same_line) break;
+  auto const suits = [&](slot const& released) {
+    arena_place const& its = *released.place_;
+    return its.bytes() == asked.bytes && its.of == asked.of &&
+           std::ranges::all_of(released.released_after_, is_at_end) &&
+           !is_taken(its.begin, its.end);
+  };
+  // Better than any other: that lease may go on.
+  auto const is_of_line = [&](slot const& released) {
+    return released.place_->where == asked.where;
+  };
+  // Often the stream has released the newest one; branches in turn find theirs at the other end.
+  slot const* best = in.released.newest();
+  if (best != nullptr && !(is_of_line(*best) && suits(*best))) {
+    best = nullptr;
+    for (slot const* each = in.released.oldest(); each != nullptr; each = each->newer_) {
+      bool const is_better = best == nullptr || is_of_line(*each);
+      if (!is_better || !suits(*each)) continue;
+      best = each;
+      if (is_of_line(*each)) break;
+    }
   }
-  if (best == count) return got;
-  in.look_from = best + 1;
-  released_range& chosen = in.released[best];
-  got = {.place = chosen.place,
-         .after = std::move(chosen.after),
-         .edges = chosen.edges,
-         .is_as_released = true};
-  if (&chosen != &in.released.back()) chosen = std::move(in.released.back());
-  in.released.pop_back();
-  remove_idle(in, *got.place);
-  got.place->has_range = false;
-  got.place->where = asked.where;
-  mark_taken(*got.place);
-  return got;
+  if (best == nullptr) return nullptr;
+  make_room_in_taken();
+  arena_place& place = *best->place_;
+  remove_range(place);
+  place.where = asked.where;
+  mark_taken(place);
+  return &place;
 }
 
 arena::claimed arena::claim_best(request const& asked, capture_frontier const& frontier) {
@@ -121,11 +118,10 @@ released_walk arena::walk_of(request const& asked, capture_frontier const& front
     auto const found = graphs_.find(asked.graph);
     if (found != graphs_.end()) {
       layout const& in = found->second;
-      sought.reserve(in.released.size());
-      for (released_range const& each : in.released) {
+      in.for_each_released([&](layout::released_range const& each) {
         sought.push_back({few_nodes(each.after.begin(), each.after.end()), each.edges, each.stamp,
                           each.after.size()});
-      }
+      });
       if (in.walked_at == in.last_stamp) known = in.walked;
     }
   }
@@ -146,9 +142,12 @@ void arena::forget_graph(std::uint64_t graph, std::uint64_t generation) noexcept
   if (found == graphs_.end()) return;
   layout& in = found->second;
   if (std::exchange(in.generation, generation) == generation) return;
-  for (arena_place* const each : in.idle) each->its_state = arena_place::state::gone;
-  in.idle.clear();
-  in.released.clear();
+  for (arena_place& each : in.places) {
+    if (each.its_state != arena_place::state::idle) continue;
+    each.its_state = arena_place::state::gone;
+    if (each.has_range) remove_range(each);
+  }
+  in.parts.clear();
   in.walked.clear();
 }
 

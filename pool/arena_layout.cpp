@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
-#include <new>
+#include <span>
 #include <utility>
 
 #include "arena.hpp"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t everything = std::numeric_limits<std::size_t>::max();
 
-void add_nodes(graph_nodes& to, graph_nodes const& more) {
+void add_nodes(graph_nodes& to, std::span<cudaGraphNode_t const> more) {
   for (cudaGraphNode_t const node : more) {
     if (std::ranges::find(to, node) == to.end()) to.push_back(node);
   }
@@ -32,9 +32,9 @@ std::size_t arena::choose(request const& asked, layout const& in, stamps const& 
   using range = std::pair<std::size_t, std::size_t>;
   std::vector<range> unknown;  // released, but not before the claim
   if (in.behind != 0) unknown.emplace_back(0, in.behind);
-  for (released_range const& each : in.released) {
+  in.for_each_released([&](layout::released_range const& each) {
     if (!std::ranges::binary_search(before, each.stamp)) unknown.emplace_back(each.begin, each.end);
-  }
+  });
   std::ranges::sort(unknown);
   std::size_t end = 0;
   std::size_t best = 0;
@@ -66,30 +66,27 @@ std::size_t arena::choose(request const& asked, layout const& in, stamps const& 
 arena::claimed arena::take(layout& in, request const& asked, std::size_t begin) {
   std::size_t const end = begin + asked.bytes;
   claimed got;
-  auto const is_covered = [&](auto const& each) { return each.overlaps(begin, end); };
-  std::vector<released_range> left;  // of what is covered in part
-  for (released_range const& each : in.released) {
-    if (!is_covered(each)) continue;
+  std::vector<layout::part> left;  // of what is covered in part
+  in.for_each_released([&](layout::released_range const& each) {
+    if (!each.overlaps(begin, end)) return;
     add_nodes(got.after, each.after);
     for (auto const& [its_begin, its_end] :
          {std::pair{each.begin, begin}, std::pair{end, each.end}}) {
       if (its_begin >= its_end) continue;
-      released_range part = each;
-      part.begin = its_begin;
-      part.end = its_end;
-      part.place = nullptr;
-      left.push_back(std::move(part));
+      left.push_back({its_begin, its_end, graph_nodes(each.after.begin(), each.after.end()),
+                      each.edges, each.stamp});
     }
-  }
-  reserve(in.released, in.released.size() + left.size() + in.places.size() + 2);
+  });
+  reserve(in.parts, in.parts.size() + left.size() + in.places.size() + 1);
   make_room(in);
   got.place = &place_at(in, asked, begin);
-  // From here on nothing throws.
-  for (released_range const& each : in.released) {
-    if (each.place != nullptr && is_covered(each)) each.place->has_range = false;
+  // From here on nothing throws. If its slot had a range, it was covered, too.
+  for (slot* next = in.released.oldest(); next != nullptr;) {
+    slot const& each = *std::exchange(next, next->newer_);
+    if (layout::range_of(each).overlaps(begin, end)) remove_range(*each.place_);
   }
-  std::erase_if(in.released, is_covered);
-  std::ranges::move(left, std::back_inserter(in.released));
+  std::erase_if(in.parts, [&](auto const& each) { return each.range().overlaps(begin, end); });
+  std::ranges::move(left, std::back_inserter(in.parts));
   mark_taken(*got.place);
   return got;
 }
@@ -97,20 +94,18 @@ arena::claimed arena::take(layout& in, request const& asked, std::size_t begin) 
 arena_place& arena::place_at(layout& in, request const& asked, std::size_t begin) {
   std::size_t const end = begin + asked.bytes;
   arena_place* found = nullptr;
-  for (arena_place* const each : in.idle) {
-    if (each->of != asked.of) continue;
-    bool const is_there = each->begin == begin && each->end == end;
+  for (arena_place& each : in.places) {
+    if (each.its_state != arena_place::state::idle || each.of != asked.of) continue;
+    bool const is_there = each.begin == begin && each.end == end;
     // Others stay where they are for their branch's next claim.
-    if (each->has_range && !is_there && (each->begin >= end || begin >= each->end)) continue;
-    found = each;
+    if (each.has_range && !is_there && (each.begin >= end || begin >= each.end)) continue;
+    found = &each;
     if (is_there) break;
   }
   if (found == nullptr) {
-    arena_place& made = in.places.emplace_back(begin, end, asked.graph, asked.of);
+    arena_place& made = in.places.emplace_back(begin, end, asked.graph, in, asked.of);
     made.self = std::prev(in.places.end());
     found = &made;
-  } else {
-    remove_idle(in, *found);
   }
   found->begin = begin;
   found->end = end;
@@ -122,17 +117,20 @@ arena_place& arena::place_at(layout& in, request const& asked, std::size_t begin
   return *found;
 }
 
-void arena::make_more_room(layout& in) {
-  reserve(in.released, in.released.size() + in.places.size() + 2);
-  reserve(in.idle, in.places.size() + 1);
-  reserve(taken_, taken_.size() + 1);
+void arena::make_room(layout& in) {
+  reserve(in.parts, in.parts.size() + in.places.size() + 1);
+  make_room_in_taken();
+}
+
+void arena::make_room_in_taken() {
+  if (taken_.size() == taken_.capacity()) [[unlikely]]
+    reserve(taken_, taken_.size() + 1);
 }
 
 arena_place& arena::renew(arena_place& place) {
-  std::lock_guard const lock(mutex_);
-  layout& in = graphs_.at(place.graph);
+  layout& in = *place.layout;
   make_room(in);
-  arena_place& made = in.places.emplace_back(place.begin, place.end, place.graph, place.of);
+  arena_place& made = in.places.emplace_back(place.begin, place.end, place.graph, in, place.of);
   made.self = std::prev(in.places.end());
   made.where = place.where;
   place.its_state = arena_place::state::gone;
@@ -141,13 +139,12 @@ arena_place& arena::renew(arena_place& place) {
   return made;
 }
 
-void arena::give_up(claimed const& its) noexcept {
-  std::lock_guard const lock(mutex_);
+void arena::give_up(claimed& its) noexcept {
   arena_place& place = *its.place;
-  layout& in = graphs_.at(place.graph);
+  layout& in = *place.layout;
   untake(place);
-  put_back(in, place.begin, place.end, its, place.held != nullptr ? &place : nullptr);
   if (place.held == nullptr) {
+    add_part(in, place.begin, place.end, its);
     in.extent = 0;
     for (arena_place const& each : in.places) {
       if (&each != &place)
@@ -155,58 +152,43 @@ void arena::give_up(claimed const& its) noexcept {
     }
     return end(place);
   }
+  if (!its.is_leased) {
+    place.held->released_after_ = std::move(its.after);
+    place.held->released_edges_ = its.edges;
+  }
   place.its_state = arena_place::state::idle;
-  in.idle.push_back(&place);  // take() has made room
+  add_range(place);
 }
 
 void arena::put_back(std::uint64_t graph, std::size_t begin, std::size_t end,
-                     claimed const& its) noexcept {
+                     claimed& its) noexcept {
   std::lock_guard const lock(mutex_);
   auto const found = graphs_.find(graph);
-  if (found != graphs_.end()) put_back(found->second, begin, end, its, nullptr);
+  if (found != graphs_.end()) add_part(found->second, begin, end, its);
 }
 
-void arena::put_back(layout& in, std::size_t begin, std::size_t end, claimed const& its,
-                     arena_place* place) noexcept {
-  try {
-    add_released(in, begin, end, graph_nodes(its.after), its.edges, place);
-  } catch (std::bad_alloc const&) {  // nobody knows the users before: nothing is claimed there
-    in.behind = std::max(in.behind, end);
-  }
-}
-
-void arena::release(arena_place& place, graph_nodes after, std::uint64_t edges) noexcept {
-  std::lock_guard const lock(mutex_);
-  layout& in = graphs_.at(place.graph);
+void arena::release(arena_place& place) noexcept {
   untake(place);
-  add_released(in, place.begin, place.end, std::move(after), edges, &place);
   place.its_state = arena_place::state::idle;
-  in.idle.push_back(&place);
+  add_range(place);
 }
 
-void arena::keep(arena_place& place) noexcept {
-  std::lock_guard const lock(mutex_);
-  if (place.its_state == arena_place::state::taken) place.its_state = arena_place::state::kept;
-}
-
-void arena::add_released(layout& in, std::size_t begin, std::size_t end, graph_nodes after,
-                         std::uint64_t edges, arena_place* place) {
+void arena::add_part(layout& in, std::size_t begin, std::size_t end, claimed& its) noexcept {
   if (in.is_of_scope) return;
-  cudaGraphNode_t const first = after.empty() ? nullptr : after.front();
-  in.released.push_back({.begin = begin,
-                         .end = end,
-                         .first_after = first,
-                         .after = std::move(after),
-                         .edges = edges,
-                         .stamp = ++in.last_stamp,
-                         .place = place});
-  if (place != nullptr) place->has_range = true;
+  in.parts.push_back({begin, end, std::move(its.after), its.edges, ++in.last_stamp});
 }
 
-void arena::remove_idle(layout& in, arena_place const& place) noexcept {
-  auto const at = std::ranges::find(in.idle, &place);
-  *at = in.idle.back();
-  in.idle.pop_back();
+void arena::add_range(arena_place& place) noexcept {
+  layout& in = *place.layout;
+  if (in.is_of_scope) return;
+  place.stamp = ++in.last_stamp;
+  place.has_range = true;
+  in.released.add(*place.held);
+}
+
+void arena::remove_range(arena_place& place) noexcept {
+  place.layout->released.remove(*place.held);
+  place.has_range = false;
 }
 
 void arena::mark_taken(arena_place& place) noexcept {
@@ -226,13 +208,13 @@ bool arena::is_taken(std::size_t begin, std::size_t end) const noexcept {
 }
 
 bool arena::may_go(arena_place& place, bool is_its_graph) noexcept {
-  std::lock_guard const lock(mutex_);
   if (is_its_graph && place.its_state == arena_place::state::idle) {
-    layout& in = graphs_.at(place.graph);
-    remove_idle(in, place);
     place.its_state = arena_place::state::gone;
-    for (released_range& each : in.released) {
-      if (each.place == &place) each.place = nullptr;
+    if (place.has_range) {  // which stays without the slot
+      remove_range(place);
+      slot& its = *place.held;
+      place.layout->parts.push_back({place.begin, place.end, std::move(its.released_after_),
+                                     its.released_edges_, place.stamp});
     }
   }
   return place.its_state != arena_place::state::taken;

@@ -22,7 +22,7 @@ claimed_slot slot_pool::claim_search::run_in(group_scope& scope) {
   in.require_device(asked.call, asked.stream, capture);
   slot* found = nullptr;
   for (bool is_last = false; found == nullptr; is_last = true) {
-    arena::claimed const got = in.in_arena.its().claim_in_scope(request_of(scope.number));
+    arena::claimed got = in.in_arena.its().claim_in_scope(request_of(scope.number));
     require_unparked(got);
     found = slot_at(got);
     if (found != nullptr) break;
@@ -78,8 +78,7 @@ void slot_pool::state::leave_arena(slot& idle) noexcept {
   group_scope const* const scope = group_scope::of(idle.place_->graph);
   // What the scope's stream comes after, its next claims come after.
   if (scope != nullptr && come_after(idle, *scope)) {
-    // Allocates nothing: it was released before no node.
-    return in_arena.its().release(*idle.place_, {}, 0);
+    return in_arena.its().release_in_scope(*idle.place_);
   }
   if (!in_arena.its().rest(*idle.place_)) destroy(idle);
 }
@@ -102,16 +101,20 @@ arena::claimed arena::claim_in_scope(request const& asked) {
   return got;
 }
 
-void arena::wake(layout& in, std::uint64_t scope) {
+void arena::release_in_scope(arena_place& place) noexcept {
+  std::lock_guard const lock(mutex_);
+  release(place);
+}
+
+void arena::wake(layout& in, std::uint64_t scope) noexcept {
   in.is_of_scope = true;
-  in.idle.reserve(rested_.size());  // first: nothing throws from here on
   for (auto at = rested_.begin(); at != rested_.end();) {
     auto const each = at++;
     if (each->its_state != arena_place::state::idle) continue;
     in.places.splice(in.places.end(), rested_, each);
-    in.idle.push_back(&*each);
     in.extent = std::max(in.extent, each->reach.load(std::memory_order_relaxed));
     each->graph = scope;
+    each->layout = &in;
   }
 }
 
@@ -144,17 +147,19 @@ std::optional<source_location> arena::end_scope(group_scope const& ended) noexce
     auto const to_rest = [&](arena_place& place) {
       place.its_state = arena_place::state::gone;
       place.graph = 0;
+      place.layout = nullptr;
       rested_.splice(rested_.end(), in.places, place.self);
     };
     for (slot* each = left; each != nullptr; each = each->newer_) {
       untake(*each->place_);
       to_rest(*each->place_);
     }
-    for (arena_place* const each : in.idle) {
-      to_rest(*each);
-      each->held->newer_ = std::exchange(left, each->held);
+    for (auto next = in.places.begin(); next != in.places.end();) {
+      arena_place& each = *next++;
+      if (each.its_state != arena_place::state::idle) continue;
+      to_rest(each);
+      each.held->newer_ = std::exchange(left, each.held);
     }
-    in.idle.clear();
     if (in.places.empty()) {  // the others end with their leases
       graphs_.erase(found);
     } else {

@@ -115,8 +115,7 @@ bool capture_reuse::remove(slot& held, std::uint64_t id, bool is_claim) noexcept
   auto const found = entries.find(id);
   if (--found->second.holds == 0) entries.erase(found);
   held.held_by_.erase(std::ranges::find(held.held_by_, is_claim ? id : slot::no_claim));
-  bool const may_go =
-      held.place_ == nullptr || held.pool_.arena_of().may_go(*held.place_, is_claim);
+  bool const may_go = held.place_ == nullptr || arena::may_go(*held.place_, is_claim);
   if (!held.held_by_.empty()) return false;
   slots_in_graphs& all = held.of_.captured;
   --(held.place_ == nullptr ? all.slots_held : all.places_held);
@@ -161,33 +160,19 @@ bool capture_reuse::end_lease_in(slot& held, capture_info const& capture,
   std::lock_guard const lock(mutex_);
   held.released_after_.assign(after.begin(), after.end());
   held.released_edges_ = edges;
-  captured_slots* const of = find(held.of_, id);
   // If graphs that are not ordered with this one hold it too, no claim may reuse it.
-  bool const may_be_reused = of != nullptr && held.reusable_in_ == id && is_ordered(held);
+  bool const may_be_reused = held.reusable_in_ == id && is_ordered(held);
   if (held.place_ != nullptr) {
-    arena& in = held.pool_.arena_of();
-    may_be_reused ? in.release(*held.place_, std::move(held.released_after_), edges)
-                  : in.keep(*held.place_);
+    may_be_reused ? held.pool_.arena_of().release(*held.place_) : arena::keep(*held.place_);
   } else if (may_be_reused && !held.is_exclusive_) {
-    of->reusable.push_back(&held);
-    ++of->offers;
-    of->barren.clear();
+    captured_slots& of = *find(held.of_, id);  // its graph holds the slot
+    of.reusable.push_back(&held);
+    ++of.offers;
+    of.barren.clear();
   }
   held.unrecorded_.clear();  // before the slot can be leased again
   held.end_in_group(lease_state::released);
   return end_lease_now(held, true);
-}
-
-bool capture_reuse::lease_in_arena(slot& held, std::uint64_t id, arena::claimed& got) noexcept {
-  std::lock_guard const lock(mutex_);
-  // Of a graph that was recaptured, or whose references were released meanwhile.
-  if (held.reusable_in_ != id || !held.claimed_with_->may_be_reused()) return false;
-  held.released_after_.swap(got.after);
-  held.released_edges_ = got.edges;
-  held.is_reused_ = !held.released_after_.empty();
-  held.is_leased_ = true;
-  held.captures_ended_ = held.claimed_with_->captures_ended();
-  return true;
 }
 
 template <class Choose, class Check>
@@ -232,22 +217,6 @@ bool capture_reuse::untake(slot& asked, bool stays_reusable) noexcept {
   if (!asked.held_by_.empty()) return false;
   unshare(asked);
   return true;
-}
-
-slot* capture_reuse::give_up(arena& in, arena::claimed const& got) noexcept {
-  std::lock_guard const lock(mutex_);
-  slot* const its = got.place->held;
-  in.give_up(got);
-  if (its == nullptr || !std::exchange(its->is_left_, false)) return nullptr;
-  static_cast<void>(in.may_go(*its->place_, true));
-  return its;
-}
-
-slot* capture_reuse::renew(arena& in, arena::claimed& got) {
-  std::lock_guard const lock(mutex_);
-  slot& its = *got.place->held;
-  got.place = &in.renew(*got.place);
-  return std::exchange(its.is_left_, false) ? &its : nullptr;
 }
 
 slot* capture_reuse::take_shared(size_class& size, std::uint64_t id) noexcept {

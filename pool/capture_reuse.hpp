@@ -15,6 +15,7 @@
 #include "arena.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
+#include "escrow/internal/launch_order.hpp"
 #include "escrow/pool/resource_pool.hpp"
 #include "graph_walk.hpp"
 #include "size_class.hpp"
@@ -31,13 +32,17 @@ namespace escrow::inline v0_2 {
 //   An exclusive slot is neither reusable nor shared.
 //   In a sharing group, a slot released in a capture is also shared: captures whose graphs do not
 //   hold it may claim it, and it is then reusable in the newest of them only.
-// Thread safety: any thread. One lock, held across no CUDA call.
+// Thread safety: any thread. One lock, held across no CUDA call: in a sharing group the group's,
+//   which its arena has, too, so that a claim or release takes it once.
 class capture_reuse {
  public:
   // Ids from here on are those of node shares, in place of capture ids. CUDA counts from 1.
   static constexpr std::uint64_t first_share_id = std::uint64_t{1} << 63;
 
-  explicit capture_reuse(bool is_in_group) : is_in_group_(is_in_group) {}
+  // `group`: the pool's, which keeps it; null: it is in none.
+  explicit capture_reuse(group_order const* group)
+      : mutex_(group != nullptr ? group->slots->mutex : own_mutex_),
+        is_in_group_(group != nullptr) {}
 
   // Adds the hold of the graph captured as `id`, in which the slot was claimed or, if not
   // `is_claim`, is used, too. Throws std::bad_alloc and then has added nothing.
@@ -68,7 +73,7 @@ class capture_reuse {
   // it is shared, as a slot of take_shared() that no other graph got.
   [[nodiscard]] bool end_lease(slot& held, bool may_be_shared) noexcept {
     std::lock_guard const lock(mutex_);
-    if (held.place_ != nullptr) held.pool_.arena_of().keep(*held.place_);
+    if (held.place_ != nullptr) arena::keep(*held.place_);
     return end_lease_now(held, may_be_shared);
   }
   // The same, clearing its recorded streams; later claims of the capture may reuse the slot after
@@ -76,12 +81,19 @@ class capture_reuse {
   // std::bad_alloc, and the lease then continues.
   [[nodiscard]] bool end_lease_in(slot& held, capture_info const& capture,
                                   std::span<cudaGraphNode_t const> after, bool is_behind_claim);
+  // For a claim of a capture with that frontier: the place of the stream's last slot of that size
+  // in the arena, or none. Leased to the caller, if lease_in_arena() would and the slot is there.
+  // The users before may have changed since. Throws std::bad_alloc.
+  [[nodiscard]] arena::claimed claim_last(arena& in, arena::request const& asked,
+                                          capture_frontier const& frontier);
+  // Whether its users before are as they were. Throws cuda_error, std::bad_alloc.
+  [[nodiscard]] static bool are_users_unchanged(arena::claimed const& got);
   // A slot of an arena, which has given out its place in that capture: leased to the caller. False
   // if the graph does not hold it for its captures any more: another slot is due.
   [[nodiscard]] bool lease_in_arena(slot& held, std::uint64_t id, arena::claimed& got) noexcept;
   // As arena::give_up() and renew(). Return the slot, for leave_graphs(), if the graph let go of it
   // while the claim had its place; else null.
-  [[nodiscard]] slot* give_up(arena& in, arena::claimed const& got) noexcept;
+  [[nodiscard]] slot* give_up(arena& in, arena::claimed& got) noexcept;
   [[nodiscard]] slot* renew(arena& in, arena::claimed& got);
 
   // The nearest reusable slot of that size before the frontier, leased to the caller; null if there
@@ -121,6 +133,9 @@ class capture_reuse {
   [[nodiscard]] static bool is_ordered(slot const& held) noexcept;
   // Ends the lease; true if no graph holds the slot, else `is_shared`: other captures may claim it.
   [[nodiscard]] bool end_lease_now(slot& held, bool is_shared) noexcept;
+  // Its graph holds it for claims of that capture.
+  [[nodiscard]] static bool may_lease(slot const& held, std::uint64_t id) noexcept;
+  static void begin_lease(slot& held) noexcept;  // after released_after_
   void unshare(slot& claimed) noexcept;
   void stop_reuse(slot& held) noexcept;  // no claim of the capture gets it that it is reusable in
   // Leases the slot that `choose` finds in the entry if `is_right(slot)`; else that one is not
@@ -137,7 +152,8 @@ class capture_reuse {
   // The same, if some may have been destroyed, as in a graph that was edited and captured into.
   [[nodiscard]] static bool is_unchanged_in(slot const& released, cudaGraph_t graph);
 
-  mutable std::mutex mutex_;  // guards everything here, and the slot data named above
+  std::mutex own_mutex_;  // if it is in no group
+  std::mutex& mutex_;     // guards everything here, and the slot data named above
   std::uint64_t moves_ = 0;
   bool const is_in_group_;
 };

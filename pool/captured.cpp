@@ -105,11 +105,12 @@ void slot_pool::claim_search::note_in_group(slot& taken, lease_log::room& spare)
     }
     covered.slot = taken.group_number_;
   }
-  std::shared_ptr<group_lease> last = std::move(taken.last_in_group_);
+  group_lease* const last = taken.last_in_group_.get();
   if (taken.is_reused_ && last != nullptr && last->go_on(asked.where, covered, frontier.all())) {
-    taken.in_group_ = std::move(last);
+    taken.in_group_ = std::move(taken.last_in_group_);
     return;
   }
+  taken.last_in_group_.reset();
   try {
     taken.in_group_ = graph_registry::global().note_lease(
         capture.id, capture.graph, in.of_leases, asked.where, covered, frontier.all(), spare);

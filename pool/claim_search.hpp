@@ -91,14 +91,14 @@ struct ESCROW_LOCAL slot_pool::claim_search {
   // arena_claims.cpp
   [[nodiscard]] slot* take_in_arena();
   [[nodiscard]] arena::claimed claim_in_arena();
-  void give_up(arena::claimed const& got) noexcept;
+  void give_up(arena::claimed& got) noexcept;
   // Returns the slot that no graph has any more; null: its graph has it.
   [[nodiscard]] slot* renew_in_arena(arena::claimed& got);
   // The place's slot, which is made or moved there; null: the claim has nothing.
   [[nodiscard]] arena::request request_of(std::uint64_t graph) const noexcept;
   void require_unparked(arena::claimed const& got) const;
-  [[nodiscard]] slot* slot_at(arena::claimed const& got);
-  void give_from_arena(slot& made, arena::claimed const& got);  // the users before stay
+  [[nodiscard]] slot* slot_at(arena::claimed& got);
+  void give_from_arena(slot& made, arena::claimed& got);  // the users before stay
 
   // refuse.cpp
   [[noreturn]] void refuse_size() const;

@@ -5,7 +5,9 @@
 #include <escrow/nodes.hpp>
 #include <latch>
 #include <new>
+#include <random>
 #include <stdexcept>
+#include <thread>
 
 #include "allocation_watch.hpp"
 #include "world.hpp"
@@ -249,6 +251,40 @@ TEST(PoolFault, APoolThatCouldNotBeMadeDoesNotBindItsSharingGroupToItsDevice) {
       EXPECT_NO_THROW(static_cast<void>(make_pool())) << "allocation " << failing << " failed";
     }
     ASSERT_LT(failing, 100U);
+  }
+}
+
+class ArenaFault : public failing_test {};
+
+TEST_F(ArenaFault, AClaimThatFailsWhileItsPoolIsClosedLosesNoSlot) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 400; ++round) {
+    pool_options chosen = options(4);
+    chosen.group = sharing_group();
+    chosen.held_until_closed = true;
+    scratch_pool pool(chosen);
+    std::latch begins(2);
+    std::thread closes([&, pause = std::chrono::microseconds(random() % 100)] {
+      begins.arrive_and_wait();
+      std::this_thread::sleep_for(pause);
+      static_cast<void>(pool.close_for({}));
+    });
+    {
+      capture open{one, cudaStreamCaptureModeThreadLocal};
+      pool.claim(one, 4096).release();
+      // Whether the users before are as they were cannot be learned.
+      sim::fail_call_here("cudaGraphNodeGetDependencies", cudaErrorUnknown, 1, 1'000'000);
+      begins.arrive_and_wait();
+      try {
+        while (fails([&] { pool.claim(one, 4096).release(); })) {
+        }
+      } catch (usage_error const&) {  // it is closed
+      }
+      sim::clear_faults();
+      must(launch_tiny(one));
+    }
+    closes.join();
+    EXPECT_TRUE(pool.close_for(generous).empty()) << pool.describe();
   }
 }
 

@@ -121,6 +121,17 @@ struct group_memory {
   virtual std::size_t unpark() = 0;
 };
 
+// The lock of what a group's pools and its arena have in common. Shared: the arena may end last.
+struct group_lock {
+  group_lock() = default;
+  group_lock(group_lock&&) = delete;
+  ~group_lock() {
+    std::lock_guard const lock(mutex);  // a program's ThreadSanitizer sees it
+  }
+
+  std::mutex mutex;  // guards which graph and lease has which slot, and where: see capture_reuse
+};
+
 // What: the launch order of a sharing_group.
 struct group_order final : launch_order {
   explicit group_order(sharing_options given) : options(std::move(given)) { group = this; }
@@ -157,6 +168,7 @@ struct group_order final : launch_order {
   std::atomic<bool> is_parked{false};
   std::atomic<int> pins{0};  // of calls that use its addresses
 
+  std::shared_ptr<group_lock> const slots = make_apart<group_lock>();
   std::mutex memory_mutex;  // guards the next; held while it is made
   std::shared_ptr<group_memory> memory;
   [[nodiscard]] std::shared_ptr<group_memory> known_memory() {
