@@ -36,6 +36,11 @@ bool is_reuse_late() noexcept {
   return is_late;
 }
 
+bool asks_guards() noexcept {
+  static bool const asks = is_simulated() && value_of("ESCROW_MEMORY") == "apart";
+  return asks;
+}
+
 bool asks_runtime_calls() noexcept {
   static bool const asks = [] {
     std::string_view const value = value_of("ESCROW_RUNTIME_CALLS");

@@ -63,6 +63,7 @@ arena_place* arena::claim_last(request const& asked, capture_frontier const& fro
   arena_place& place = *best->place_;
   remove_range(place);
   place.where = asked.where;
+  place.used = asked.used;
   mark_taken(place);
   return &place;
 }

@@ -17,6 +17,7 @@
 
 #include "address_range.hpp"
 #include "escrow/detail/made_once.hpp"
+#include "escrow/internal/environment.hpp"
 #include "escrow/internal/group_lease.hpp"
 #include "escrow/internal/own_stream.hpp"
 #include "graph_walk.hpp"
@@ -60,6 +61,7 @@ struct arena_place {
   arena_layout* layout;        // of that one; null: it rests
   size_class const* of;        // of the slot
   source_location where = {};  // of the last claim
+  std::size_t used = 0;        // the same: see claim_request
   slot* held = nullptr;        // null until it is made
   state its_state = state::taken;
   // Idle: no claim has used any of its memory since, and released_after_ of the slot tells what
@@ -146,12 +148,18 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
   // The same, if it was made.
   [[nodiscard]] static std::shared_ptr<arena> known(group_order& group);
 
+  // At the end of each place, for nobody: where a test asks for it.
+  [[nodiscard]] static std::size_t guard_bytes() noexcept {
+    return environment::asks_guards() ? 256 : 0;
+  }
+
   struct request {
-    std::size_t bytes;
+    std::size_t bytes;  // with guard_bytes()
     std::uint64_t graph;
     cudaGraph_t handle;
     size_class const* of;
     source_location where = {};
+    std::size_t used = 0;
   };
   // What a claim got, no place if the arena is closed. Its work comes after `after`, the users
   // before in that graph.
@@ -253,8 +261,12 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
     its.group = &group_;
     its.offset = offset;
     std::lock_guard const lock(mutex_);
+    arena_place const* const place = taken_in(before, offset + 1);
     // Parking copies it.
-    if (is_closed_ || is_taken(before, offset + 1)) its.used_by = known_address::use::lease;
+    if (is_closed_ || place != nullptr) its.used_by = known_address::use::lease;
+    if (place == nullptr) return;
+    its.end = place->end;
+    its.used_end = place->used != 0 ? place->begin + place->used : place->end - guard_bytes();
   }
   [[nodiscard]] use used_now() const;  // of used(), under the lock
 
@@ -284,7 +296,11 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
   static void remove_range(arena_place& place) noexcept;
   void mark_taken(arena_place& place) noexcept;
   void untake(arena_place const& place) noexcept;
-  [[nodiscard]] bool is_taken(std::size_t begin, std::size_t end) const noexcept;
+  // One of them, or null.
+  [[nodiscard]] arena_place const* taken_in(std::size_t begin, std::size_t end) const noexcept;
+  [[nodiscard]] bool is_taken(std::size_t begin, std::size_t end) const noexcept {
+    return taken_in(begin, end) != nullptr;
+  }
   void end(arena_place& place) noexcept;
   [[nodiscard]] std::size_t extent() const noexcept;  // of all graphs
 

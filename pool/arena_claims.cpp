@@ -98,11 +98,12 @@ slot* capture_reuse::renew(arena& in, arena::claimed& got) {
 arena::request slot_pool::claim_search::request_of(std::uint64_t graph) const noexcept {
   constexpr std::size_t alignment = 256;
   std::size_t const bytes = std::max<std::size_t>(asked.bytes, 1);
-  return {.bytes = (bytes + alignment - 1) / alignment * alignment,
+  return {.bytes = (bytes + alignment - 1) / alignment * alignment + arena::guard_bytes(),
           .graph = graph,
           .handle = capture.graph,
           .of = &of,
-          .where = asked.where};
+          .where = asked.where,
+          .used = asked.used};
 }
 
 void slot_pool::claim_search::require_unparked(arena::claimed const& got) const {
@@ -197,10 +198,10 @@ slot* slot_pool::claim_search::slot_at(arena::claimed& got) {
     in.in_arena.its().map(place);
     void* const address = in.in_arena.its().address_of(place);
     if (is_new) {
-      place.held = new slot(in.owner, of, in.make, address, bytes);
+      place.held = new slot(in.owner, of, in.make, address, bytes - arena::guard_bytes());
       place.held->place_ = &place;
     } else {
-      place.held->resource_ = in.make(of, address, bytes);
+      place.held->resource_ = in.make(of, address, bytes - arena::guard_bytes());
     }
     slot& its = *place.held;
     in.in_arena.bytes.fetch_add(bytes - its.bytes_in_arena_, std::memory_order_relaxed);

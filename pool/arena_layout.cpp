@@ -110,6 +110,7 @@ arena_place& arena::place_at(layout& in, request const& asked, std::size_t begin
   found->begin = begin;
   found->end = end;
   found->where = asked.where;
+  found->used = asked.used;
   // Relaxed: a number.
   std::size_t const reach = found->reach.load(std::memory_order_relaxed);
   found->reach.store(std::max(reach, end), std::memory_order_relaxed);
@@ -133,6 +134,7 @@ arena_place& arena::renew(arena_place& place) {
   arena_place& made = in.places.emplace_back(place.begin, place.end, place.graph, in, place.of);
   made.self = std::prev(in.places.end());
   made.where = place.where;
+  made.used = place.used;
   place.its_state = arena_place::state::gone;
   untake(place);
   mark_taken(made);
@@ -202,9 +204,9 @@ void arena::untake(arena_place const& place) noexcept {
   if (at != taken_.end() && *at == &place) taken_.erase(at);
 }
 
-bool arena::is_taken(std::size_t begin, std::size_t end) const noexcept {
+arena_place const* arena::taken_in(std::size_t begin, std::size_t end) const noexcept {
   auto const at = std::ranges::lower_bound(taken_, end, {}, &arena_place::begin);
-  return at != taken_.begin() && (*std::prev(at))->end > begin;
+  return at != taken_.begin() && (*std::prev(at))->end > begin ? *std::prev(at) : nullptr;
 }
 
 bool arena::may_go(arena_place& place, bool is_its_graph) noexcept {

@@ -263,9 +263,8 @@ void booked_slot::tell(known_address& its, std::size_t offset) const noexcept {
   its.lease = lease_.load(std::memory_order_relaxed);
   its.is_in_graphs = of_.is_in_graphs();
   if (begin_ == nullptr || its.used_by == known_address::use::none) return;
-  std::size_t const used = used_.load(std::memory_order_relaxed);
   its.end = of_.resource_->bytes;
-  its.used_end = used != 0 ? used : its.end;
+  its.used_end = used() != 0 ? used() : its.end;
 }
 
 bool slot::is_in_graphs() const noexcept {

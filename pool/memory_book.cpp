@@ -36,6 +36,7 @@ bool memory_book::is_idle(void const* address, bool of_graph, char* text, std::s
   if (found == nullptr) return false;
   known_address its{.what = known_address::kind::slot};
   found->second.owner->tell(its, number - found->first);
+  static_cast<void>(std::snprintf(text, bytes, "%s", found->second.label.c_str()));
   if (its.used_end != 0) {
     lease->used_end = found->first + its.used_end;
     lease->end = found->first + its.end;
@@ -45,7 +46,6 @@ bool memory_book::is_idle(void const* address, bool of_graph, char* text, std::s
     if (its.used_by != known_address::use::none) {
       lease->slot = its.slot;
       lease->number = its.lease;
-      static_cast<void>(std::snprintf(text, bytes, "%s", found->second.label.c_str()));
       return false;
     }
     if (its.is_in_graphs) return false;
@@ -60,10 +60,7 @@ bool memory_book::is_idle(void const* address, bool of_graph, char* text, std::s
         "the arena of the sharing group \"%s\", which has no memory there while it is parked; "
         "unpark() it first";
   } else {
-    if (of_graph) {
-      lease->slot = found->second.owner;
-      static_cast<void>(std::snprintf(text, bytes, "%s", found->second.label.c_str()));
-    }
+    if (of_graph) lease->slot = found->second.owner;
     if (of_graph || its.used_by != known_address::use::none) return false;
     problem =
         "the arena of the sharing group \"%s\", where no lease is: the next launch may "

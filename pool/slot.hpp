@@ -62,6 +62,7 @@ class booked_slot final : range_owner {
 
   // Who has it, and which of its leases that is. Relaxed: values alone.
   std::atomic<known_address::use> use{known_address::use::none};
+  [[nodiscard]] std::size_t used() const noexcept { return used_.load(std::memory_order_relaxed); }
   // `used`: see claim_request.
   void begin_lease(std::size_t used) noexcept {
     used_.store(used, std::memory_order_relaxed);

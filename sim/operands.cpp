@@ -169,7 +169,7 @@ memory_use lease_around(void const* address) {
   std::array<char, 320> text{};
   memory_lease its;
   if (is_idle(address, false, text.data(), text.size(), &its)) return {};
-  return {its, its.memory == nullptr ? "" : text.data()};
+  return {its, text.data()};
 }
 
 void refuse_freed(work const& what) {

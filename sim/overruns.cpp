@@ -93,7 +93,7 @@ void refuse_overrun(void const* begin, std::size_t bytes) {
   memory_use const its = lease_around(begin);
   auto const number = reinterpret_cast<std::uintptr_t>(begin);
   std::uintptr_t const end = its.lease.used_end;
-  if (end == 0 || bytes <= end - number) return;
+  if (end == 0 || number + bytes <= end) return;
   give_up("a fill or copy of " + std::to_string(bytes) + " bytes from " + number_of(number) +
           " on ends " + std::to_string(number + bytes - end) + " bytes behind " + name_of(its) +
           advice);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <string>
 #include <vector>
 
 #include "deep.hpp"
@@ -121,6 +122,48 @@ TEST_F(MemoryApart, LeavesOtherFaultsToTheirHandler) {
   if (is_sanitized) GTEST_SKIP() << "its handler reports";
   auto lease = scratch.claim<int>(one, 64);  // the handler is there
   EXPECT_EXIT(*reinterpret_cast<int volatile*>(8) = 1, testing::KilledBySignal(SIGSEGV), "");
+}
+
+// A claim of so many bytes as its block has, an allocation, and claims side by side in an arena.
+TEST_F(MemoryApart, ToldIfAKernelWritesBehindIt) {
+  constexpr std::size_t count = 1024;
+  auto const expect_told = [&](int* memory, char const* of) {
+    must(launch_fill(one, memory, count, 7));
+    sync(one);
+    EXPECT_DEATH(
+        {
+          must(launch_fill(one, memory, count + 1, 7));
+          sync(one);
+        },
+        std::string("kernel .*fill.*, argument 0: it wrote at 0x.*, 0 bytes behind ") + of);
+  };
+  auto const lease = scratch.claim<int>(one, count);
+  expect_told(lease.data(), "what its claim of .blocks of 4096 bytes. has");
+  void* memory = nullptr;
+  must(cudaMalloc(&memory, count * sizeof(int)));
+  expect_told(static_cast<int*>(memory), "the allocation");
+  must(cudaFree(memory));
+
+  sharing_group const group({.label = "batches"});
+  scratch_pool grouped(with(options(4), &pool_options::group, group));
+  auto const filling = [&](std::size_t values) {
+    return captured([&](cudaStream_t on) {
+      auto const first = grouped.claim<int>(on, count);
+      auto const second = grouped.claim<int>(on, count);
+      must(launch_fill(on, second.data(), count, 7));
+      must(launch_fill(on, first.data(), values, 7));
+    });
+  };
+  graph_exec right(filling(count));
+  right.launch(one);
+  sync(one);
+  graph_exec wrong(filling(count + 1));
+  EXPECT_DEATH(
+      {
+        wrong.launch(one);
+        sync(one);
+      },
+      "fill.*, argument 0: it wrote at 0x.*, 0 bytes behind what its claim of .batches. has");
 }
 
 }  // namespace
