@@ -19,10 +19,6 @@ std::string name_of(cudaStream_t stream) {
   return std::string("stream ") + handle.data();
 }
 
-std::uint64_t thread_of(cudaStream_t stream) noexcept {
-  return stream != cudaStreamPerThread ? 0 : thread_number();
-}
-
 std::uint64_t bound_of_stream_ids(int device) noexcept {
   unsigned long long id = 0;
   for (int tries_left = 3; id == 0 && tries_left != 0; --tries_left) {

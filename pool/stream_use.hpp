@@ -17,16 +17,13 @@
 
 namespace escrow::inline v0_2 {
 
-// A never reused number for the calling thread if `stream` is cudaStreamPerThread, else 0.
-[[nodiscard]] std::uint64_t thread_of(cudaStream_t stream) noexcept;
-
 // `stream` with that id and device, on the calling thread.
 [[nodiscard]] inline stream_use use_of(stream_ref stream, std::uint64_t id, int device) noexcept {
   cudaStream_t const handle = stream.get() == nullptr ? cudaStreamLegacy : stream.get();
-  return {handle, id, thread_of(handle), device};
+  return {handle, id, handle == cudaStreamPerThread ? thread_number() : 0, device};
 }
 [[nodiscard]] inline bool is_other_thread(stream_use const& use) noexcept {
-  return use.thread != 0 && use.thread != thread_of(cudaStreamPerThread);
+  return use.thread != 0 && use.thread != thread_number();
 }
 // Whether `given`, on the calling thread, is the stream of `known`.
 [[nodiscard]] inline bool is_same_stream(stream_use const& known,
