@@ -26,11 +26,9 @@ class ESCROW_LOCAL pool_sizes {
   pool_sizes(pool_sizes&&) = delete;
   ~pool_sizes();
 
-  // Of the slots for a claim of so many bytes. Null: there is none, and the pool is closed. Throws
-  // usage_error, naming `call`, for more than there can be.
-  [[nodiscard]] size_class* for_bytes(char const* call, std::size_t bytes) {
-    return bytes <= smallest.bytes ? &smallest : larger_for(call, bytes);
-  }
+  // Of the slots for a claim of so many bytes, more than `smallest` has. Null: there is none, and
+  // the pool is closed. Throws usage_error, naming `call`, for more than there can be.
+  [[nodiscard]] size_class* larger_for(char const* call, std::size_t bytes);
   [[nodiscard]] std::string label_of(std::size_t bytes) const;
   template <class Call>
   void for_each(Call call) {
@@ -77,8 +75,6 @@ class ESCROW_LOCAL pool_sizes {
   size_class smallest;          // the first of the list of all, by size
 
  private:
-  [[nodiscard]] size_class* larger_for(char const* call, std::size_t bytes);
-
   std::string const label_;
   std::mutex mutex_;  // guards the list, and the closing against it; held across no CUDA call
   // The last used size above the smallest, by hash. Stored with release under the lock, acquired by

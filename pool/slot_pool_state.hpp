@@ -83,7 +83,8 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   [[noreturn]] void throw_closed(char const* call, std::string const& label, stream_ref stream);
   // Of the slots for a claim of so many bytes. Found without a lock.
   [[nodiscard]] size_class& size_for(char const* call, std::size_t bytes, stream_ref stream) {
-    size_class* const its = sizes.for_bytes(call, bytes);
+    if (bytes <= sizes.smallest.bytes) return sizes.smallest;
+    size_class* const its = sizes.larger_for(call, bytes);
     if (its == nullptr) [[unlikely]]
       throw_closed(call, sizes.label_of(scratch_pool::block_bytes(bytes)), stream);
     return *its;
