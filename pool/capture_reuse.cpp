@@ -65,8 +65,8 @@ void capture_reuse::stop_reuse(slot& held) noexcept {
   if (of != nullptr) std::erase(of->reusable, &held);
 }
 
-bool capture_reuse::end_lease_now(slot& held, bool is_shared) noexcept {
-  held.end_in_group();
+bool capture_reuse::end_lease_now(slot& held, bool is_shared, lease_state as) noexcept {
+  if (held.in_group_ != nullptr) held.in_group_->end(as);
   held.last_in_group_ = std::move(held.in_group_);
   held.is_leased_ = false;
   ++moves_;
@@ -171,8 +171,7 @@ bool capture_reuse::end_lease_in(slot& held, capture_info const& capture,
     of.barren.clear();
   }
   held.unrecorded_.clear();  // before the slot can be leased again
-  held.end_in_group(lease_state::released);
-  return end_lease_now(held, true);
+  return end_lease_now(held, true, lease_state::released);
 }
 
 template <class Choose, class Check>

@@ -74,7 +74,7 @@ class capture_reuse {
   [[nodiscard]] bool end_lease(slot& held, bool may_be_shared) noexcept {
     std::lock_guard const lock(mutex_);
     if (held.place_ != nullptr) arena::keep(*held.place_);
-    return end_lease_now(held, may_be_shared);
+    return end_lease_now(held, may_be_shared, lease_state::over);
   }
   // The same, clearing its recorded streams; later claims of the capture may reuse the slot after
   // the nodes `after`. `is_behind_claim`: these come after the claim, too. Throws cuda_error,
@@ -132,7 +132,7 @@ class capture_reuse {
   // Whether the launches of all graphs that hold it are ordered: it was claimed in each.
   [[nodiscard]] static bool is_ordered(slot const& held) noexcept;
   // Ends the lease; true if no graph holds the slot, else `is_shared`: other captures may claim it.
-  [[nodiscard]] bool end_lease_now(slot& held, bool is_shared) noexcept;
+  [[nodiscard]] bool end_lease_now(slot& held, bool is_shared, lease_state as) noexcept;
   // Its graph holds it for claims of that capture.
   [[nodiscard]] static bool may_lease(slot const& held, std::uint64_t id) noexcept;
   static void begin_lease(slot& held) noexcept;  // after released_after_

@@ -201,8 +201,8 @@ struct slot final : reclaimable {
   std::shared_ptr<group_lease> in_group_;
   // The same of the lease before: a claim where that was released continues it.
   std::shared_ptr<group_lease> last_in_group_;
-  void end_in_group(lease_state as = lease_state::over) noexcept {
-    if (in_group_ != nullptr) in_group_->end(as);
+  void end_in_group() noexcept {
+    if (in_group_ != nullptr) in_group_->end(lease_state::over);
   }
 
   std::unique_ptr<resource_base> resource_;  // destroyed before these
