@@ -125,9 +125,10 @@ bool capture_reuse::remove(slot& held, std::uint64_t id, bool is_claim) noexcept
   return true;
 }
 
-capture_reuse::claim_state capture_reuse::state_of(slot const& claimed,
-                                                   std::uint64_t id) const noexcept {
+capture_reuse::claim_state capture_reuse::state_of(claimed_slot const& lease) const noexcept {
+  std::uint64_t const id = lease.capture_id;
   if (id == 0) return {};
+  slot const& claimed = *lease.what;
   std::lock_guard const lock(mutex_);
   if (claimed.reusable_in_ != id) {  // the set was released
     return {.capture = id, .is_over = claimed.is_capture_over_};

@@ -62,7 +62,7 @@ class capture_reuse {
       return is_held && id == capture;
     }
   };
-  [[nodiscard]] claim_state state_of(slot const& claimed, std::uint64_t id) const noexcept;
+  [[nodiscard]] claim_state state_of(claimed_slot const& lease) const noexcept;
   // Makes the next work on `stream`, of the capture in which the slot was claimed, depend on the
   // slot's earlier users in that capture. Throws cuda_error, std::bad_alloc; usage_error if they
   // are not in the graph any more.

@@ -266,7 +266,8 @@ void slot_pool::lease_end::release_after_failure(state& in, claimed_slot& lease,
     return;
   }
   // Its graph keeps it, and no claim of the capture gets it. Another graph could not hold it.
-  if (!in.state_of(lease).is_held_in(capture.id) || !leave_to_graph(lease)) slot_pool::leak(lease);
+  if (!in.reuse.state_of(lease).is_held_in(capture.id) || !leave_to_graph(lease))
+    slot_pool::leak(lease);
 }
 
 bool slot_pool::lease_end::was_told_after_its_capture(slot const& leased) noexcept {

@@ -15,7 +15,7 @@ namespace escrow::inline v0_2 {
 // What: the steps of slot_pool::release(). Each empties the lease, or throws.
 // Thread safety: that of the lease.
 struct ESCROW_LOCAL slot_pool::lease_end {
-  // `claim`: state_of(lease). Not `is_claiming_stream`: not known to be; of any device.
+  // `claim`: the lease's state_of(). Not `is_claiming_stream`: not known to be; of any device.
   static void release_on(state& in, claimed_slot& lease, stream_use on,
                          capture_reuse::claim_state const& claim, bool is_claiming_stream,
                          char const* call);

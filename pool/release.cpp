@@ -27,10 +27,6 @@ stream_use slot_pool::state::use_without_id(stream_ref stream) const {
   return use;
 }
 
-capture_reuse::claim_state slot_pool::state::state_of(claimed_slot const& lease) const noexcept {
-  return reuse.state_of(*lease.what, lease.capture_id);
-}
-
 // How a lease ends:
 // -- of a capture that is over          its graph keeps the slot; streams it was told of since get
 //                                       events
@@ -43,7 +39,7 @@ void slot_pool::release(claimed_slot& lease) {
   state& in = *require_slot("lease::release", lease).pool_.state_;
   capture_reuse::claim_state claim;
   if (lease.capture_id != 0) [[unlikely]] {
-    claim = in.state_of(lease);
+    claim = in.reuse.state_of(lease);
     if (claim.is_over) return lease_end::release_after_capture(in, lease);
   }
   if (is_reclaiming()) {
@@ -73,7 +69,7 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream, char const* call
     bool const is_claiming = needs_none && lease.capture_id == 0 && is_same_stream(lease.on, on);
     if (is_claiming) return release(lease);
     if (is_reclaiming()) return lease_end::release_reclaimed(in, lease, on);
-    lease_end::release_on(in, lease, on, in.state_of(lease), false, call);
+    lease_end::release_on(in, lease, on, in.reuse.state_of(lease), false, call);
   } catch (cuda_error const& failed) {
     if (failed.status() != cudaErrorNotPermitted || lease.what == nullptr) throw;
     // A default stream is that of the pool's device: a callback has no current one.

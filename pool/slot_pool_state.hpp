@@ -127,7 +127,6 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   // release.cpp
   // `stream` without its id; the device queried only for an ambiguous handle.
   [[nodiscard]] stream_use use_without_id(stream_ref stream) const;
-  [[nodiscard]] capture_reuse::claim_state state_of(claimed_slot const& lease) const noexcept;
   void end_lease(slot& used, bool may_be_shared = false) noexcept;
   void untrack(slot& ended) noexcept {
     leases.remove(ended);

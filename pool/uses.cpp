@@ -133,7 +133,8 @@ void slot_pool::lease_use::keep_in_graph(state& in, char const* call, claimed_sl
 // For work that is being captured, with a lease that was not claimed in that capture.
 void slot_pool::lease_use::use_in_capture(state& in, char const* call, claimed_slot const& lease,
                                           capture_info const& capture) {
-  if (lease.capture_id != capture.id && !in.state_of(lease).is_over && is_in_its_capture(lease)) {
+  if (lease.capture_id != capture.id && !in.reuse.state_of(lease).is_over &&
+      is_in_its_capture(lease)) {
     refuse_capture(call);
   }
   keep_in_graph(in, call, lease, capture);
@@ -143,7 +144,7 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream, char
   slot& used = require_slot(call, lease);
   state& in = *used.pool_.state_;
   capture_info const capture = usable_capture_of(call, stream);
-  auto const claim = in.state_of(lease);
+  auto const claim = in.reuse.state_of(lease);
   if (capture.is_active() && !claim.is_held_in(capture.id)) {
     return lease_use::use_in_capture(in, call, lease, capture);
   }
@@ -177,7 +178,7 @@ void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream, char
   // Also on a known stream: it may capture since, into a graph that does not hold the slot.
   capture_info const capture = usable_capture_of(call, stream);
   state& in = *used.pool_.state_;
-  if (capture.is_active() && !in.state_of(lease).is_held_in(capture.id)) {
+  if (capture.is_active() && !in.reuse.state_of(lease).is_held_in(capture.id)) {
     return lease_use::use_in_capture(in, call, lease, capture);
   }
   stream_use const use = in.use_without_id(stream);
