@@ -52,8 +52,8 @@ void slot_pool::lease_end::release_on(state& in, claimed_slot& lease, stream_use
                              !was_told_after_its_capture(*lease.what);
   if (is_in_its_own || capture.is_none()) {
     for (stream_use const& also : lease.what->unrecorded_) {
-      if (is_in_its_own || also.id != 0) {
-        require_same_thread(*lease.what, also, "gave it to record_stream()");
+      if ((is_in_its_own || also.id != 0) && is_other_thread(also)) {
+        refuse_other_thread(*lease.what, "gave it to record_stream()");
       }
     }
   }

@@ -38,12 +38,7 @@ struct ESCROW_LOCAL slot_pool::lease_end {
   static void forget_captured_uses(slot& used) noexcept;
   [[nodiscard]] static bool was_told_after_its_capture(slot const& leased) noexcept;
 
-  // Throws usage_error for a cudaStreamPerThread of another thread.
-  static void require_same_thread(slot const& leased, stream_use const& use,
-                                  std::string_view what_it_did) {
-    if (is_other_thread(use)) [[unlikely]]
-      refuse_other_thread(leased, what_it_did);
-  }
+  // For a cudaStreamPerThread of another thread: throws usage_error.
   [[noreturn]] static void refuse_other_thread(slot const& leased, std::string_view what_it_did);
 };
 

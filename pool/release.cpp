@@ -47,7 +47,8 @@ void slot_pool::release(claimed_slot& lease) {
     if (lease.what->place_ != nullptr && lease_end::release_in_run(in, lease, lease.on)) return;
     return lease_end::release_reclaimed(in, lease, lease.on);
   }
-  lease_end::require_same_thread(*lease.what, lease.on, "claimed");
+  if (is_other_thread(lease.on)) [[unlikely]]
+    lease_end::refuse_other_thread(*lease.what, "claimed");
   if (lease.capture_id == 0) in.require_stream("lease::release", lease.on, lease.what);
   try {
     std::optional<device_scope> device;
