@@ -237,8 +237,7 @@ void slot_pool::lease_end::release_captured(state& in, claimed_slot& lease, capt
   try {
     is_free = in.reuse.end_lease_in(used, of, end.all(), is_behind_claim);
   } catch (...) {
-    in.leases.add_again(used);
-    used.booked_.use.store(known_address::use::lease, std::memory_order_relaxed);
+    in.track(used);
     throw;
   }
   lease.what = nullptr;  // the slot may already have a new lease

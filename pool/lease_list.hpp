@@ -2,35 +2,21 @@
 // The living leases of a pool, for reports.
 #pragma once
 
-#include <chrono>
 #include <mutex>
 
-#include "escrow/core/error.hpp"
 #include "size_class.hpp"
 
 namespace escrow::inline v0_2 {
 
-// What: the slots of all leases, if pool_options::track_leases; else nothing.
+// What: the slots of all leases, if pool_options::track_leases.
 // Thread safety: any thread. The lock is held across no CUDA call.
 class ESCROW_LOCAL lease_list {
  public:
-  explicit lease_list(bool is_kept) noexcept : is_kept_(is_kept) {}
-
-  void add(slot& leased, source_location where) noexcept {
-    if (!is_kept_) [[likely]]
-      return;
-    leased.note_ = {where, std::chrono::steady_clock::now()};
-    add_again(leased);
-  }
-  // One that did not end after all, with its note.
-  void add_again(slot& leased) noexcept {
-    if (!is_kept_) return;
+  void add(slot& leased) noexcept {
     std::lock_guard const lock(mutex_);
     all_.add(leased);
   }
   void remove(slot& ended) noexcept {
-    if (!is_kept_) [[likely]]
-      return;
     std::lock_guard const lock(mutex_);
     all_.remove(ended);
   }
@@ -42,7 +28,6 @@ class ESCROW_LOCAL lease_list {
   }
 
  private:
-  bool const is_kept_;
   mutable std::mutex mutex_;  // guards the list
   slot_list all_;
 };

@@ -91,7 +91,6 @@ slot_pool::state::state(slot_pool& pool, pool_options given, make_function made,
             (policy != nullptr ? *policy : scratch_policy{}).bytes_max),
       bound(policy != nullptr && policy->source.is_cheap_to_free ? policy->keep_factor : 0,
             (policy != nullptr ? *policy : scratch_policy{}).keep_window),
-      leases(options.track_leases),
       reuse(options.group ? options.group->order().get() : nullptr),
       in_arena{.may_be =
                    policy != nullptr && policy->source.is_for_arenas && options.group.has_value()},

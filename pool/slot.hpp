@@ -64,10 +64,9 @@ class booked_slot final : range_owner {
   std::atomic<known_address::use> use{known_address::use::none};
   [[nodiscard]] std::size_t used() const noexcept { return used_.load(std::memory_order_relaxed); }
   // `used`: see claim_request.
-  void begin_lease(std::size_t used) noexcept {
+  void count_lease(std::size_t used) noexcept {
     used_.store(used, std::memory_order_relaxed);
     lease_.store(lease_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    use.store(known_address::use::lease, std::memory_order_relaxed);
   }
 
  private:

@@ -46,8 +46,10 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   }
   [[nodiscard]] claimed_slot leased(slot& taken, stream_use const& on, claim_request const& asked,
                                     std::uint64_t capture_id = 0) noexcept {
-    leases.add(taken, asked.where);
-    taken.booked_.begin_lease(asked.used);
+    if (options.track_leases) [[unlikely]]
+      taken.note_ = {asked.where, std::chrono::steady_clock::now()};
+    track(taken);
+    taken.booked_.count_lease(asked.used);
     taken.recorded_at_ = 0;
     if (!taken.kept_in_.empty()) [[unlikely]]
       taken.kept_in_.clear();
@@ -128,8 +130,14 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   // `stream` without its id; the device queried only for an ambiguous handle.
   [[nodiscard]] stream_use use_without_id(stream_ref stream) const;
   void end_lease(slot& used, bool may_be_shared = false) noexcept;
+  void track(slot& leased) noexcept {  // again, if the lease did not end after all
+    if (options.track_leases) [[unlikely]]
+      leases.add(leased);
+    leased.booked_.use.store(known_address::use::lease, std::memory_order_relaxed);
+  }
   void untrack(slot& ended) noexcept {
-    leases.remove(ended);
+    if (options.track_leases) [[unlikely]]
+      leases.remove(ended);
     ended.booked_.use.store(known_address::use::none, std::memory_order_relaxed);
     if (ended.surplus_ != 0) [[unlikely]]
       bound.remove_surplus(std::exchange(ended.surplus_, 0));

@@ -64,7 +64,7 @@ bool slot_pool::state::release_uncovered(claimed_slot& lease) {
   }
   slot* const oldest = of.free.take_uncovered(lease.on.id, &used);
   if (oldest == &used) {
-    leases.add_again(used);
+    track(used);
     return false;
   }
   lease.what = nullptr;
