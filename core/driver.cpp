@@ -215,6 +215,18 @@ capture_info usable_capture_of(char const* call, stream_ref stream,
   return info;
 }
 
+capture_info recordable_capture_of(cudaStream_t stream, detail::capture_dependencies* after) {
+  capture_info info;
+  cudaError_t const status = detail::query_capture(stream, info, after);
+  if (status != cudaSuccess) [[unlikely]] {
+    bool const is_unusable = status == cudaErrorStreamCaptureImplicit && stream == cudaStreamLegacy;
+    if (!is_unusable) check(status, "cudaStreamGetCaptureInfo");
+    detail::clear_last_error(status);
+    info.status = capture_status::invalidated;
+  }
+  return info;
+}
+
 namespace {
 
 // Functions of the driver, which harm no capture. The runtime's cudaStreamGetDevice would.

@@ -33,9 +33,8 @@ void slot_pool::lease_end::release_on(state& in, claimed_slot& lease, stream_use
                                       capture_reuse::claim_state const& claim,
                                       bool is_claiming_stream, char const* call) {
   if (lease.what->place_ != nullptr && release_in_run(in, lease, on)) return;
-  capture_info capture;
   detail::capture_dependencies after;
-  check(query_recordable(on.handle, capture, &after), "cudaStreamGetCaptureInfo");
+  capture_info const capture = recordable_capture_of(on.handle, &after);
   capture_frontier end;  // before another call on the stream
   if (capture.is_active()) end = capture_frontier(after);
   if (capture.is_none() && on.id == 0) on.id = stream_id(on.handle);
@@ -221,10 +220,8 @@ void slot_pool::lease_end::release_captured(state& in, claimed_slot& lease, capt
   slot& used = *lease.what;
   for (stream_use const& also : used.unrecorded_) {
     device_scope const current(also.device);
-    capture_info capture;
     detail::capture_dependencies also_after;
-    check(query_recordable(also.handle, capture, &also_after), "cudaStreamGetCaptureInfo");
-    if (capture.id != lease.capture_id) {
+    if (recordable_capture_of(also.handle, &also_after).id != lease.capture_id) {
       throw usage_error("lease::release",
                         "a stream given to record_stream() is not part of the capture any more",
                         "release before the stream leaves the capture");
@@ -252,9 +249,7 @@ void slot_pool::lease_end::release_after_failure(state& in, claimed_slot& lease,
   try {
     if (lease.capture_id == 0) in.require_stream("lease::~lease", lease.on, lease.what);
     device_scope const device(in.options.device);
-    if (!is_other_thread(lease.on)) {
-      static_cast<void>(succeeded(query_recordable(lease.on.handle, capture)));
-    }
+    if (!is_other_thread(lease.on)) capture = recordable_capture_of(lease.on.handle);
   } catch (usage_error const& error) {  // the stream was destroyed
     if (!is_told) in.core.report(error);
     return slot_pool::leak(lease);

@@ -48,9 +48,7 @@ record_status call_with(stream_use const& use, bool is_asked, Call call) noexcep
     std::optional<device_scope> current;  // the null stream is that of the current device
     if (is_ambiguous(use.handle)) current.emplace(use.device);
     if (!is_asked) {
-      capture_info capture;
-      check(query_recordable(use.handle, capture), "cudaStreamGetCaptureInfo");
-      if (!capture.is_none()) return {not_now};
+      if (!recordable_capture_of(use.handle).is_none()) return {not_now};
       // The stream was destroyed, and its handle reused.
       if (use.id != 0 && stream_id(use.handle) != use.id) return {cudaErrorInvalidResourceHandle};
     }

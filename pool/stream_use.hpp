@@ -45,17 +45,6 @@ namespace escrow::inline v0_2 {
     detail::clear_last_error(failure);
   return failure == cudaSuccess && status == cudaStreamCaptureStatusNone;
 }
-// As detail::query_capture(), but reports an invalidated capture, too, if `stream` is the legacy
-// stream while a blocking stream captures: neither can be recorded on.
-[[nodiscard]] inline cudaError_t query_recordable(
-    cudaStream_t stream, capture_info& capture,
-    detail::capture_dependencies* after = nullptr) noexcept {
-  cudaError_t const status = detail::query_capture(stream, capture, after);
-  if (status != cudaErrorStreamCaptureImplicit || stream != cudaStreamLegacy) return status;
-  detail::clear_last_error(status);
-  capture.status = capture_status::invalidated;
-  return cudaSuccess;
-}
 
 // "stream 0x..."
 [[nodiscard]] std::string name_of(cudaStream_t stream);

@@ -77,7 +77,7 @@ void slot_pool::state::refuse_destroyed(char const* call, stream_use const& on,
   // A null stream or that of a thread never is.
   if (on.id == 0 || is_ambiguous(on.handle) || is_reclaiming()) return;
   capture_info capture;  // which the query for the id would invalidate
-  cudaError_t const status = query_recordable(on.handle, capture);
+  cudaError_t const status = detail::query_capture(on.handle, capture);
   if (succeeded(status) ? !capture.is_none() || !is_destroyed(on)
                         : status != cudaErrorInvalidResourceHandle) {
     return;

@@ -18,8 +18,7 @@ bool is_in_its_capture(claimed_slot const& lease) {
   if (lease.capture_id == 0 || is_other_thread(lease.on)) return false;
   std::optional<device_scope> current;
   if (is_ambiguous(lease.on.handle)) current.emplace(lease.on.device);
-  capture_info capture;
-  check(query_recordable(lease.on.handle, capture), "cudaStreamGetCaptureInfo");
+  capture_info const capture = recordable_capture_of(lease.on.handle);
   return capture.is_active() && capture.id == lease.capture_id;
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 
+#include "escrow/core/capture.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/version.hpp"
 
@@ -20,6 +21,11 @@ namespace escrow::inline v0_2 {
 // query_stream_id() are of this kind, too.
 [[nodiscard]] cudaError_t query_is_capturing(cudaStream_t stream,
                                              cudaStreamCaptureStatus& status) noexcept;
+
+// As capture_of(), but tells an invalidated capture, too, if `stream` is the legacy stream while a
+// blocking stream captures: neither can be recorded on. Throws cuda_error.
+[[nodiscard]] capture_info recordable_capture_of(cudaStream_t stream,
+                                                 detail::capture_dependencies* after = nullptr);
 
 // The device of `stream`, which captures. Harms no capture and creates no context. 0.03 to 0.04 us,
 // also on many threads: the driver is asked for the stream's context each time, and the thread
