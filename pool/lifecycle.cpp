@@ -259,11 +259,12 @@ void booked_slot::tell(known_address& its, std::size_t offset) const noexcept {
   its.slot = &of_;
   its.offset = offset;
   its.used_by = use.load(std::memory_order_relaxed);
-  its.lease = lease_.load(std::memory_order_relaxed);
+  its.lease = lease.load(std::memory_order_relaxed);
   its.is_in_graphs = of_.is_in_graphs();
   if (begin_ == nullptr || its.used_by == known_address::use::none) return;
+  std::size_t const its_used = used.load(std::memory_order_relaxed);
   its.end = of_.resource_->bytes;
-  its.used_end = used() != 0 ? used() : its.end;
+  its.used_end = its_used != 0 ? its_used : its.end;
 }
 
 bool slot::is_in_graphs() const noexcept {

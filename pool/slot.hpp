@@ -62,19 +62,13 @@ class booked_slot final : range_owner {
 
   // Who has it, and which of its leases that is. Relaxed: values alone.
   std::atomic<known_address::use> use{known_address::use::none};
-  [[nodiscard]] std::size_t used() const noexcept { return used_.load(std::memory_order_relaxed); }
-  // `used`: see claim_request.
-  void count_lease(std::size_t used) noexcept {
-    used_.store(used, std::memory_order_relaxed);
-    lease_.store(lease_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  }
+  std::atomic<std::uint64_t> lease{0};
+  std::atomic<std::size_t> used{0};  // by that lease: see claim_request
 
  private:
   [[nodiscard]] bool has(made_blocks::block const& its) const noexcept;
 
   slot const& of_;
-  std::atomic<std::uint64_t> lease_{0};
-  std::atomic<std::size_t> used_{0};  // by this lease
   memory_book::place place_;
   void const* begin_ = nullptr;
   std::vector<made_blocks::block> blocks_;  // of memory_book, that its object has

@@ -49,7 +49,9 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
     if (options.track_leases) [[unlikely]]
       taken.note_ = {asked.where, std::chrono::steady_clock::now()};
     track(taken);
-    taken.booked_.count_lease(asked.used);
+    taken.booked_.used.store(asked.used, std::memory_order_relaxed);
+    auto& number = taken.booked_.lease;
+    number.store(number.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     taken.recorded_at_ = 0;
     if (!taken.kept_in_.empty()) [[unlikely]]
       taken.kept_in_.clear();
