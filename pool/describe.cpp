@@ -158,13 +158,14 @@ void slot_pool::state::add_holders(size_class& of, std::vector<holder>& all) con
   std::size_t const idle = places_held + (its_arena ? its_arena->idle_in_scopes(of) : 0);
   std::size_t const places = of.in_arena.alive();
   std::size_t leased = stats(of).leased + places - std::min(places, idle);
-  leases.for_each([&](slot const& each) {
-    if (&each.of_ != &of) return;
-    auto const& [where, since] = each.note_;
+  std::lock_guard const lock(leases_mutex);
+  for (slot const* each = leases.oldest(); each != nullptr; each = each->newer_) {
+    if (&each->of_ != &of) continue;
+    auto const& [where, since] = each->note_;
     its.push_back(
         {.label = of.label, .slots = 1, .since = since, .where = where, .is_lease = true});
-    if (!reuse.is_held(each)) leased -= std::min<std::size_t>(leased, 1);
-  });
+    if (!reuse.is_held(*each)) leased -= std::min<std::size_t>(leased, 1);
+  }
   if (leased != 0) {
     its.push_back({.label = of.label, .slots = leased, .where = {}, .is_lease = true});
   }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,7 +26,6 @@
 #include "escrow/pool/resource_pool.hpp"
 #include "escrow/pool/scratch_pool.hpp"
 #include "kept_bound.hpp"
-#include "lease_list.hpp"
 #include "pool_list.hpp"
 #include "pool_sizes.hpp"
 #include "search.hpp"
@@ -133,13 +133,17 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   [[nodiscard]] stream_use use_without_id(stream_ref stream) const;
   void end_lease(slot& used, bool may_be_shared = false) noexcept;
   void track(slot& leased) noexcept {  // again, if the lease did not end after all
-    if (options.track_leases) [[unlikely]]
+    if (options.track_leases) [[unlikely]] {
+      std::lock_guard const lock(leases_mutex);
       leases.add(leased);
+    }
     leased.booked_.use.store(known_address::use::lease, std::memory_order_relaxed);
   }
   void untrack(slot& ended) noexcept {
-    if (options.track_leases) [[unlikely]]
+    if (options.track_leases) [[unlikely]] {
+      std::lock_guard const lock(leases_mutex);
       leases.remove(ended);
+    }
     ended.booked_.use.store(known_address::use::none, std::memory_order_relaxed);
     if (ended.surplus_ != 0) [[unlikely]]
       bound.remove_surplus(std::exchange(ended.surplus_, 0));
@@ -249,7 +253,8 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   // Streams.
   deferred_slots deferred;
   claimer_streams claimers;
-  lease_list leases;
+  mutable std::mutex leases_mutex;  // guards the list, across no CUDA call
+  slot_list leases;                 // that live, if pool_options::track_leases
 
   // Graphs.
   capture_reuse reuse;
