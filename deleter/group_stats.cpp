@@ -20,18 +20,14 @@
 namespace escrow::inline v0_2 {
 
 std::string to_json(sharing_stats const& stats) {
-  std::string ids;
-  for (std::uint64_t const id : stats.unordered) {
-    ids += (ids.empty() ? "" : ", ") + std::to_string(id);
-  }
-  std::string text = json_of({{"slots", stats.slots},
-                              {"bytes", stats.bytes},
-                              {"launches", stats.launches},
-                              {"stream_waits", stats.stream_waits},
-                              {"outliving", stats.outliving}});
-  text.pop_back();
-  text += std::string(", \"is_parked\": ") + (stats.is_parked ? "true" : "false");
-  return text + ", \"unordered\": [" + ids + "]}";
+  auto const of_id = [](std::uint64_t id) { return std::to_string(id); };
+  return json_of({{"slots", stats.slots},
+                  {"bytes", stats.bytes},
+                  {"launches", stats.launches},
+                  {"stream_waits", stats.stream_waits},
+                  {"outliving", stats.outliving},
+                  {"is_parked", stats.is_parked ? "true" : "false"},
+                  {"unordered", json_array(stats.unordered, of_id)}});
 }
 
 void group_busy::throw_at(source_location where) const {

@@ -74,10 +74,8 @@ holding::holding(reference_sets const& sets)
   for (auto const& each : orders_) each->execs.fetch_add(1, std::memory_order_relaxed);
 }
 
-holding::holding(std::shared_ptr<launch_order> order)
-    : end(std::make_shared<launch_end>(current_device())) {
-  orders_.push_back(std::move(order));
-  orders_.front()->execs.fetch_add(1, std::memory_order_relaxed);
+holding::holding(std::shared_ptr<launch_order> order) : holding(turn_of(std::move(order))) {
+  end = std::make_shared<launch_end>(current_device());
 }
 
 holding holding::turn_of(std::shared_ptr<launch_order> order) {

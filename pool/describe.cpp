@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <exception>
 #include <iterator>
-#include <limits>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -16,12 +15,6 @@
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_2 {
-
-namespace {
-
-constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
-
-}  // namespace
 
 std::string to_json(pool_stats const& stats) {
   return json_of({{"slots", stats.slots},
@@ -173,15 +166,16 @@ void slot_pool::state::add_holders(size_class& of, std::vector<holder>& all) con
 }
 
 std::string slot_pool::describe() const {
-  return state_->describe(state_->sizes.smallest, unlimited);
+  return state_->describe(state_->sizes.smallest, pool_sizes::no_limit);
 }
 
 std::string slot_pool::state::describe(size_class const& first, std::size_t holders_max) {
   bool const is_scratch = sizes.smallest.bytes != 0;
   std::string text = is_scratch ? "scratch pool \"" : "pool \"";
   text += options.label + "\" on device " + std::to_string(options.device);
-  if (slots_max != unlimited) text += ", slots_max " + std::to_string(slots_max);
-  if (sizes.bytes_max != unlimited) text += ", bytes_max " + std::to_string(sizes.bytes_max);
+  if (slots_max != pool_sizes::no_limit) text += ", slots_max " + std::to_string(slots_max);
+  if (sizes.bytes_max != pool_sizes::no_limit)
+    text += ", bytes_max " + std::to_string(sizes.bytes_max);
   text += ": " + (is_scratch ? to_json(owner.stats_in_bytes()) : to_json(owner.stats()));
   std::vector<holder> all = owner.holders();
   std::stable_partition(all.begin(), all.end(),

@@ -65,15 +65,6 @@ std::string text_of(graph_memory const& graph) {
   return text + "\n";
 }
 
-// An object of members with names, whose values are JSON.
-std::string object_of(std::initializer_list<std::pair<char const*, std::string>> members) {
-  std::string text;
-  for (auto const& [name, value] : members) {
-    text += (text.empty() ? "{\"" : ", \"") + std::string(name) + "\": " + value;
-  }
-  return text + "}";
-}
-
 std::string json_of_number(std::optional<std::uint64_t> number) {
   return number ? std::to_string(*number) : "null";
 }
@@ -87,47 +78,47 @@ std::string json_of_holder(holder const& which) {
                            : which.is_lease           ? "lease"
                            : which.capture_id != 0    ? "graph"
                                                       : "node";
-  return object_of({{"kind", json_text(kind)},
-                    {"label", json_text(which.label)},
-                    {"capture_id", std::to_string(which.capture_id)},
-                    {"slots", std::to_string(which.slots)},
-                    {"where", json_of_line(which.where)}});
+  return json_of({{"kind", json_text(kind)},
+                  {"label", json_text(which.label)},
+                  {"capture_id", which.capture_id},
+                  {"slots", which.slots},
+                  {"where", json_of_line(which.where)}});
 }
 
 std::string json_of_pool(pool_memory const& pool) {
-  return object_of({{"label", json_text(pool.label)},
-                    {"device", std::to_string(pool.device)},
-                    {"source", json_text(pool.source)},
-                    {"group", json_text(pool.group)},
-                    {"is_closed", pool.is_closed ? "true" : "false"},
-                    {"slots", std::to_string(pool.slots)},
-                    {"slots_waiting", std::to_string(pool.slots_waiting)},
-                    {"bytes", to_json(pool.bytes)},
-                    {"holders", json_array(pool.holders, json_of_holder)}});
+  return json_of({{"label", json_text(pool.label)},
+                  {"device", std::to_string(pool.device)},
+                  {"source", json_text(pool.source)},
+                  {"group", json_text(pool.group)},
+                  {"is_closed", pool.is_closed ? "true" : "false"},
+                  {"slots", pool.slots},
+                  {"slots_waiting", pool.slots_waiting},
+                  {"bytes", to_json(pool.bytes)},
+                  {"holders", json_array(pool.holders, json_of_holder)}});
 }
 
 std::string json_of_claim(arena_claim const& claim) {
-  return object_of({{"begin", std::to_string(claim.begin)},
-                    {"end", std::to_string(claim.end)},
-                    {"pool", json_text(claim.pool)},
-                    {"where", json_of_line(claim.where)},
-                    {"claimed", json_of_number(claim.claimed)},
-                    {"released", json_of_number(claim.released)},
-                    {"is_leased", claim.is_leased ? "true" : "false"}});
+  return json_of({{"begin", claim.begin},
+                  {"end", claim.end},
+                  {"pool", json_text(claim.pool)},
+                  {"where", json_of_line(claim.where)},
+                  {"claimed", json_of_number(claim.claimed)},
+                  {"released", json_of_number(claim.released)},
+                  {"is_leased", claim.is_leased ? "true" : "false"}});
 }
 
 std::string json_of_group(group_layout const& group) {
   auto const of_graph = [](graph_layout const& graph) {
-    return object_of({{"id", std::to_string(graph.id)},
-                      {"extent", std::to_string(graph.extent)},
-                      {"claims", json_array(graph.claims, json_of_claim)}});
+    return json_of({{"id", graph.id},
+                    {"extent", graph.extent},
+                    {"claims", json_array(graph.claims, json_of_claim)}});
   };
-  return object_of({{"label", json_text(group.label)},
-                    {"device", std::to_string(group.device)},
-                    {"bytes", std::to_string(group.bytes)},
-                    {"is_parked", group.is_parked ? "true" : "false"},
-                    {"execs", std::to_string(group.execs)},
-                    {"graphs", json_array(group.graphs, of_graph)}});
+  return json_of({{"label", json_text(group.label)},
+                  {"device", std::to_string(group.device)},
+                  {"bytes", group.bytes},
+                  {"is_parked", group.is_parked ? "true" : "false"},
+                  {"execs", std::to_string(group.execs)},
+                  {"graphs", json_array(group.graphs, of_graph)}});
 }
 
 }  // namespace
@@ -161,11 +152,11 @@ std::string to_json(memory_report const& report) {
                     {"arena_bytes", graph.arena_bytes},
                     {"graphs", graph.graphs}});
   };
-  return object_of({{"devices", json_array(report.devices, of_device)},
-                    {"pools", json_array(report.pools, json_of_pool)},
-                    {"groups", json_array(report.groups, json_of_group)},
-                    {"graphs", json_array(report.graphs, of_graph)},
-                    {"execs", std::to_string(report.execs)}});
+  return json_of({{"devices", json_array(report.devices, of_device)},
+                  {"pools", json_array(report.pools, json_of_pool)},
+                  {"groups", json_array(report.groups, json_of_group)},
+                  {"graphs", json_array(report.graphs, of_graph)},
+                  {"execs", report.execs}});
 }
 
 }  // namespace escrow::inline v0_2

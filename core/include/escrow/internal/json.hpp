@@ -14,13 +14,20 @@
 
 namespace escrow::inline v0_2 {
 
-// An object with these members, in this order, on one line. Names need no escapes. Any thread.
-// Throws std::bad_alloc.
-[[nodiscard]] inline std::string json_of(
-    std::initializer_list<std::pair<char const*, std::uint64_t>> members) {
+// A member of an object. Its name needs no escapes.
+struct json_member {
+  json_member(char const* its, std::string json) : name(its), value(std::move(json)) {}
+  json_member(char const* its, std::uint64_t number) : json_member(its, std::to_string(number)) {}
+
+  char const* name;
+  std::string value;
+};
+
+// An object with these members, in this order, on one line. Any thread. Throws std::bad_alloc.
+[[nodiscard]] inline std::string json_of(std::initializer_list<json_member> members) {
   std::string text;
   for (auto const& [name, value] : members) {
-    text += (text.empty() ? "{\"" : ", \"") + std::string(name) + "\": " + std::to_string(value);
+    text += (text.empty() ? "{\"" : ", \"") + std::string(name) + "\": " + value;
   }
   return text + "}";
 }
