@@ -13,7 +13,6 @@
 #include <exception>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "escrow/core/error.hpp"

@@ -2,7 +2,6 @@
 // Whom errors are told to that no caller can be told: a handler, or standard error; and leaks.
 #include "escrow/internal/deleter_accounts.hpp"
 
-#include <sys/types.h>
 #include <unistd.h>
 
 #include <atomic>

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <mutex>
-#include <new>
 #include <utility>
 
 #include "escrow/core/error.hpp"

@@ -3,7 +3,6 @@
 #include "escrow/deleter/sharing_group.hpp"
 
 #include <map>
-#include <memory>
 #include <mutex>
 #include <set>
 #include <string>

@@ -4,7 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
 #include <vector>
 
 namespace escrow::inline v0_2 {

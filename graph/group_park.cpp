@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "escrow/core/capture.hpp"

@@ -17,7 +17,6 @@
 #include "escrow/internal/own_stream.hpp"
 #include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/reference_set.hpp"
-#include "escrow/internal/retry_cleanup.hpp"
 #include "graph_core.hpp"
 #include "graph_survey.hpp"
 #include "holding.hpp"

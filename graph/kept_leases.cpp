@@ -3,11 +3,9 @@
 #include "kept_leases.hpp"
 
 #include <algorithm>
-#include <cstdint>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
-#include <utility>
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/graph_query.hpp"

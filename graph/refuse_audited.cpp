@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether a call audits, and what it refuses.
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>

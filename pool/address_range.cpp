@@ -6,7 +6,6 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/device.hpp"

@@ -7,7 +7,6 @@
 
 #include "claim_search.hpp"
 #include "device_store.hpp"
-#include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 
 namespace escrow::inline v0_2 {

@@ -9,7 +9,6 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/cuda12.hpp"
-#include "escrow/internal/driver.hpp"
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/reference_set.hpp"
 

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Slots for claims in a capture, and how graphs and nodes hold slots.
 #include <atomic>
-#include <exception>
 #include <memory>
-#include <new>
 #include <utility>
 
 #include "claim_search.hpp"

@@ -11,7 +11,6 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
-#include "escrow/internal/device.hpp"
 #include "escrow/internal/driver.hpp"
 
 namespace escrow::inline v0_2 {

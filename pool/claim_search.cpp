@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <limits>
 #include <utility>
 
 #include "device_store.hpp"
@@ -12,7 +11,6 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
-#include "escrow/internal/driver.hpp"
 #include "escrow/internal/reference_set.hpp"
 
 namespace escrow::inline v0_2 {

@@ -4,11 +4,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
-#include <exception>
 #include <iterator>
 #include <mutex>
 #include <string>
-#include <utility>
 
 #include "escrow/internal/json.hpp"
 #include "escrow/pool/scratch_pool.hpp"

@@ -4,10 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
-#include <limits>
 #include <new>
-#include <optional>
 #include <utility>
 
 #include "escrow/core/capture.hpp"

@@ -2,8 +2,6 @@
 // The ways in which a lease ends.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <string_view>
 
 #include "capture_reuse.hpp"

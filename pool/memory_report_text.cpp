@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "escrow/internal/json.hpp"
 #include "escrow/pool/memory_report.hpp"

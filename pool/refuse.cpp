@@ -3,7 +3,6 @@
 #include <chrono>
 #include <exception>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "claim_search.hpp"

@@ -3,8 +3,6 @@
 #include "escrow/pool/scratch_pool.hpp"
 
 #include <memory>
-#include <mutex>
-#include <optional>
 
 #include "escrow/core/error.hpp"
 #include "escrow/detail/shared_count.hpp"

@@ -20,7 +20,6 @@
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/deleter_core.hpp"
-#include "escrow/internal/device.hpp"
 #include "escrow/internal/group_scope.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "escrow/pool/resource_pool.hpp"

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "address_number.hpp"
-#include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"

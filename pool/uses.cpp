@@ -2,7 +2,6 @@
 // Uses of leases: on other streams than they were claimed for, and in captures.
 #include <algorithm>
 #include <optional>
-#include <vector>
 
 #include "escrow/core/error.hpp"
 #include "escrow/core/event.hpp"
