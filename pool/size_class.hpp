@@ -106,22 +106,18 @@ struct ESCROW_LOCAL size_class {
     used.is_uncovered_ = true;
     return true;
   }
-  static void end_uncovered(slot& used) noexcept;
+  static void end_uncovered(slot& used) noexcept {
+    if (!used.is_uncovered_) [[likely]]
+      return;
+    used.is_uncovered_ = false;
+    used.of_.uncovered.fetch_sub(1, std::memory_order_relaxed);
+  }
 
   // Whether a slot, or its room, is on its way: asked about, or to its destruction.
   [[nodiscard]] bool is_any_on_its_way() const noexcept {
     return free.is_any_looked_at() || slots.is_any_ending();
   }
-  // Whether there are free slots, too.
-  [[nodiscard]] bool has_busy() const noexcept { return is_any_on_its_way() || free.lists() != 0; }
 };
-
-inline void size_class::end_uncovered(slot& used) noexcept {
-  if (!used.is_uncovered_) [[likely]]
-    return;
-  used.is_uncovered_ = false;
-  used.of_.uncovered.fetch_sub(1, std::memory_order_relaxed);
-}
 
 // While a free slot is on its way to its destruction: a claim that finds neither it nor its room
 // sees `looked_at`, or that it is ending, and tries again.
