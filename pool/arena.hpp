@@ -262,9 +262,9 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
     its.offset = offset;
     std::lock_guard const lock(mutex_);
     arena_place const* const place = taken_in(before, offset + 1);
-    // Parking copies it.
+    // Parking copies all of it.
     if (is_closed_ || place != nullptr) its.used_by = known_address::use::lease;
-    if (place == nullptr) return;
+    if (is_closed_ || place == nullptr) return;
     its.end = place->end;
     its.used_end = place->used != 0 ? place->begin + place->used : place->end - guard_bytes();
   }

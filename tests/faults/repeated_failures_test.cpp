@@ -271,12 +271,21 @@ TEST_F(ArenaFault, AClaimThatFailsWhileItsPoolIsClosedLosesNoSlot) {
     });
     {
       capture open{one, cudaStreamCaptureModeThreadLocal};
+      constexpr std::size_t nodes = 64;
+      order(one, two);
+      for (std::size_t i = 0; i < nodes; ++i) {
+        must(launch_tiny(two));
+        order(two, one);
+      }
       pool.claim(one, 4096).release();
-      // Whether the users before are as they were cannot be learned.
-      sim::fail_call_here("cudaGraphNodeGetDependencies", cudaErrorUnknown, 1, 1'000'000);
       begins.arrive_and_wait();
+      auto const claim = [&] {
+        // Whether the users before are as they were cannot be learned, after some time.
+        sim::fail_call_here("cudaGraphNodeGetDependencies", cudaErrorUnknown, nodes);
+        pool.claim(one, 4096).release();
+      };
       try {
-        while (fails([&] { pool.claim(one, 4096).release(); })) {
+        while (fails(claim)) {
         }
       } catch (usage_error const&) {  // it is closed
       }

@@ -217,8 +217,8 @@ TEST_F(HeldUntilClosed, MayBeClosedBesideACaptureThatClaims) {
       test::capture open{one, cudaStreamCaptureModeThreadLocal};
       begins.arrive_and_wait();
       try {
-        // Also of places that other claims have covered since.
-        for (std::size_t i = 0;; ++i) pool.claim(one, std::size_t{4096} << i / 4 % 2).release();
+        // Of places that the claim before has covered.
+        for (std::size_t i = 0;; ++i) pool.claim(one, std::size_t{4096} << i % 2).release();
       } catch (usage_error const&) {  // it is closed
       }
       must(launch_tiny(one));
