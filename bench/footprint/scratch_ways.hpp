@@ -20,10 +20,18 @@ struct scratch_way {
   // What all graphs need of the device, once each was launched.
   std::function<std::size_t()> device_bytes;
   bool is_escrows = false;  // captured and launched by Escrow, not by plain CUDA calls
+  std::shared_ptr<event> recorded = nullptr;  // after each plain launch
 
   // Captures what `enqueue()` enqueues on `stream`. The result launches an exec of it.
   template <class Enqueue>
   [[nodiscard]] launch_call exec_of(cudaStream_t stream, Enqueue enqueue) const {
+    if (recorded != nullptr) {
+      launch_call const launch = form_of(captured(stream, enqueue)).launch;
+      return [launch, ready = recorded](cudaStream_t on) {
+        launch(on);
+        test::must(cudaEventRecord(ready->get(), on));
+      };
+    }
     if (!is_escrows) return form_of(captured(stream, enqueue)).launch;
     return form_of(capture(stream_ref(stream), [&](stream_ref) { enqueue(); })).launch;
   }
@@ -69,6 +77,14 @@ inline scratch_way make_arena(std::size_t bytes) {
           .device_bytes = [=] { return memory->size(); }};
 }
 
+// The same, and the end of each launch is recorded: the least that a program does which knows when
+// the memory is free.
+inline scratch_way make_recorded_arena(std::size_t bytes) {
+  scratch_way its = make_arena(bytes);
+  its.recorded = std::make_shared<event>();
+  return its;
+}
+
 // cudaMallocAsync and cudaFreeAsync in the capture. Null on the simulated runtime, which does not
 // say what memory nodes need.
 [[gnu::weak]] scratch_way make_memory_nodes(std::size_t bytes);
@@ -77,8 +93,12 @@ inline scratch_way make_arena(std::size_t bytes) {
 using way_arm = arm<scratch_way(std::size_t bytes)>;
 
 inline way_arm const ways[]{
-    {"shared", &make_slots<true>}, {"private", &make_slots<false>},      {"arena", &make_arena},
-    {"arena_again", &make_arena},  {"memory_nodes", &make_memory_nodes},
+    {"arena_recorded", &make_recorded_arena},
+    {"shared", &make_slots<true>},
+    {"private", &make_slots<false>},
+    {"arena", &make_arena},
+    {"arena_again", &make_arena},
+    {"memory_nodes", &make_memory_nodes},
 };
 
 // Of the footprint bench, in a file of its own.

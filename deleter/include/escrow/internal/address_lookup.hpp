@@ -36,7 +36,7 @@ struct known_address {
   // that of the block. 0: not known.
   std::size_t used_end = 0;
   std::size_t end = 0;
-  std::string of = {};                 // the label of the pool, or of the group
+  std::string of = {};  // the label of the pool, or of the group
 };
 
 // Thread safety: any thread; find() calls no CUDA function.
