@@ -119,6 +119,25 @@ TEST_F(ErrorTexts, OfALaunchOrUploadIntoACaptureSayWhatToCallInstead) {
   }
 }
 
+TEST_F(ErrorTexts, OfALaunchThatOtherLaunchesComeBeforeSayTheSame) {
+  cargo taken = make_cargo();
+  graph const source = captured(taken);
+  graph_exec first(source);
+  graph_exec second(source);
+  first.launch(two);
+  for (cudaStream_t const on : {two.get(), three.get()}) {
+    test::capture open{on, cudaStreamCaptureModeThreadLocal};
+    std::string const text = message_of<usage_error>([&] { second.launch(on); });
+    EXPECT_NE(text.find("graph_exec::launch: `stream` is being captured; add the graph as a child"),
+              std::string::npos)
+        << text;
+    EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  }
+  second.launch(three);
+  second.launch(two);
+  sync_all();
+}
+
 struct row {
   int line;  // of the call, which may be on the next one
   char const* call;
