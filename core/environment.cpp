@@ -9,6 +9,8 @@
 extern "C" [[gnu::weak, gnu::visibility("hidden")]] char const escrow_simulated_runtime;
 extern "C" [[gnu::weak, gnu::visibility("hidden")]] unsigned long long
 escrow_simulated_steps() noexcept;
+extern "C" [[gnu::weak, gnu::visibility("hidden")]] unsigned long long
+escrow_simulated_eager_work() noexcept;
 
 namespace escrow::inline v0_2::environment {
 
@@ -19,6 +21,8 @@ std::string_view value_of(char const* name) noexcept {
   char const* const value = std::getenv(name);
   return value != nullptr ? value : "";
 }
+
+thread_local std::uint64_t not_counted = 0;
 
 }  // namespace
 
@@ -55,6 +59,15 @@ bool is_simulated() noexcept {
 
 std::uint64_t simulated_steps() noexcept {
   return &escrow_simulated_steps != nullptr ? escrow_simulated_steps() : 0;
+}
+
+std::uint64_t eager_work() noexcept {
+  if (&escrow_simulated_eager_work == nullptr) return 0;
+  return escrow_simulated_eager_work() - not_counted;
+}
+
+uncounted_work::~uncounted_work() {
+  not_counted += eager_work() - before_;
 }
 
 }  // namespace escrow::inline v0_2::environment

@@ -102,7 +102,10 @@ sharing_stats sharing_group::stats() const {
 }
 
 std::string sharing_group::describe() const {
-  return "sharing group \"" + order_->options.label + "\": " + to_json(stats());
+  // Relaxed: only the value matters.
+  bool const has_pool = order_->device.load(std::memory_order_relaxed) >= 0;
+  return "sharing group \"" + order_->options.label + "\": " + to_json(stats()) +
+         (has_pool ? "" : "\n  no pool has it: give it to one as pool_options::group");
 }
 
 }  // namespace escrow::inline v0_2

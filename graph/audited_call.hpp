@@ -33,13 +33,9 @@ enum class audited_call : std::uint8_t { capture, instantiate };
 void refuse_audited(char const* call, graph_ref const& graph, audit_use use, audited_call what,
                     std::span<cudaGraph_t const> bodies = {});
 
-// How much work the calling thread has enqueued on streams that do not capture. 0 but on the
-// simulated runtime.
-[[nodiscard]] std::uint64_t eager_work() noexcept;
-
-// On the simulated runtime, unless nothing is to be audited: throws usage_error if there is more of
-// that than `before`, and the graph that was captured has no nodes and holds nothing. If all is to
-// be refused, also if it has.
+// On the simulated runtime, unless nothing is to be audited: throws usage_error if there is more
+// environment::eager_work() than `before`, and the graph that was captured has no nodes and holds
+// nothing. If all is to be refused, also if it has.
 void refuse_not_captured(char const* call, cudaGraph_t captured, audit_use use,
                          std::uint64_t before);
 

@@ -124,9 +124,9 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
                       "each takes the memory of an exec: pass 2 to some hundred");
   }
   relaxed_capture_scope const relaxed;
-  refuse_audited(call, source, options.audit, audited_call::instantiate, options.bodies);
   graph_survey const survey = survey_for_exec(call, source.get(), source.core(), options.bodies);
-  refuse_released(call, source, survey.released.get(), options.bodies);
+  refuse_released(call, source, survey.released.get(), options.bodies);  // first: it says more
+  refuse_audited(call, source, options.audit, audited_call::instantiate, options.bodies);
   is_bare_ = !survey.lacks_bodies;
   is_conditional_ = survey.conditionals != 0;
   clusters_ = survey.clusters;

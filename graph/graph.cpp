@@ -15,6 +15,7 @@
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/driver.hpp"
+#include "escrow/internal/environment.hpp"
 #include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/last_error.hpp"
 #include "escrow/internal/reference_set.hpp"
@@ -283,7 +284,7 @@ capture_scope::capture_scope(char const* call, stream_ref stream, capture_option
   });
   // On failure, what needs the graph's id asks the graph.
   static_cast<void>(succeeded(detail::query_capture(stream_, captured_)));
-  eager_before_ = eager_work();
+  eager_before_ = environment::eager_work();
 }
 
 capture_scope::capture_scope(stream_ref stream, audit_use audit, capture_info const& begun) noexcept

@@ -13,10 +13,6 @@
 #include "escrow/internal/parked_group.hpp"
 #include "escrow/internal/reference_set.hpp"
 
-// There if the simulated runtime is linked in the runtime's place.
-extern "C" [[gnu::weak, gnu::visibility("hidden")]] unsigned long long
-escrow_simulated_eager_work() noexcept;
-
 namespace escrow::inline v0_2 {
 
 namespace {
@@ -70,14 +66,10 @@ void refuse_own_owner(char const* call, char const* what, void const* holder,
                         std::string(what) + "; or switch this audit off: see audit_use");
 }
 
-std::uint64_t eager_work() noexcept {
-  return &escrow_simulated_eager_work != nullptr ? escrow_simulated_eager_work() : 0;
-}
-
 void refuse_not_captured(char const* call, cudaGraph_t captured, audit_use use,
                          std::uint64_t before) {
   refusal const refused = refusal_of(use, audited_call::capture);
-  if (eager_work() <= before || refused == refusal::nothing) return;
+  if (environment::eager_work() <= before || refused == refusal::nothing) return;
   std::size_t nodes = 0;
   check(cudaGraphGetNodes(captured, nullptr, &nodes), "cudaGraphGetNodes");
   bool const is_empty = nodes == 0 && graph_registry::global().sets_on(captured) == 0;

@@ -51,6 +51,10 @@ class capture_reuse {
     std::lock_guard const lock(mutex_);
     return !asked.held_by_.empty();
   }
+  [[nodiscard]] bool is_held_by_claims(slot const& asked) const noexcept {
+    std::lock_guard const lock(mutex_);
+    return !asked.held_by_.empty() && is_ordered(asked);
+  }
   // What became of the capture that a lease was claimed in, whose id is `capture`; 0: in none.
   struct claim_state {
     std::uint64_t capture = 0;

@@ -203,6 +203,7 @@ slot::slot(slot_pool& pool, size_class& of, slot_pool::make_function const& make
   also_ready_.reserve(2);
   if (in_arena == nullptr) booked_.prepare(of.label);
   made_blocks const made;
+  environment::uncounted_work const of_make;  // it may use a stream of its own in a capture
   resource_ = make(of, in_arena, bytes);
   if (in_arena != nullptr) return;
   booked_.add(*resource_, made);
@@ -261,6 +262,7 @@ void booked_slot::tell(known_address& its, std::size_t offset) const noexcept {
   its.used_by = use.load(std::memory_order_relaxed);
   its.lease = lease.load(std::memory_order_relaxed);
   its.is_in_graphs = of_.is_in_graphs();
+  its.is_of_captures = of_.is_of_captures();
   if (begin_ == nullptr || its.used_by == known_address::use::none) return;
   std::size_t const its_used = used.load(std::memory_order_relaxed);
   its.end = of_.resource_->bytes;
@@ -269,6 +271,10 @@ void booked_slot::tell(known_address& its, std::size_t offset) const noexcept {
 
 bool slot::is_in_graphs() const noexcept {
   return pool_.state_->reuse.is_held(*this);
+}
+
+bool slot::is_of_captures() const noexcept {
+  return pool_.state_->reuse.is_held_by_claims(*this);
 }
 
 void slot_pool::state::destroy(slot& idle) noexcept {

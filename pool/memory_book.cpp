@@ -48,6 +48,10 @@ bool memory_book::is_idle(void const* address, bool of_graph, char* text, std::s
       lease->number = its.lease;
       return false;
     }
+    if (of_graph && its.is_of_captures) {
+      lease->slot = its.slot;
+      lease->last = its.lease;
+    }
     if (its.is_in_graphs) return false;
     if (!found->second.owner->has(found->first)) return false;
     problem = of_graph

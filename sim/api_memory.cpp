@@ -4,6 +4,7 @@
 #include "captures.hpp"
 #include "graph_memory.hpp"
 #include "memory.hpp"
+#include "operands.hpp"
 #include "ops.hpp"
 #include "runner.hpp"
 #include "streams.hpp"
@@ -38,6 +39,7 @@ cudaError_t free_now(char const* name, void* address, bool host) {
   return call(name, frees, [&](api_call& c) {
     if (auto const error = forbid_unsafe(c); error != cudaSuccess) return error;
     if (address == nullptr) return cudaSuccess;
+    refuse_free(name, address);
     if (auto const block = host ? nullptr : find_block(address)) {
       if (auto const error = book_free(*block); error != cudaSuccess) return error;
       wait_for_device(c, block->params.poolProps.location.id);
@@ -147,6 +149,7 @@ cudaError_t CUDARTAPI cudaFreeAsync(void* address, cudaStream_t handle) {
       if (auto const error = forbid_unsafe(c); error != cudaSuccess) return error;
     }
     if (address == nullptr) return cudaSuccess;
+    refuse_free(c.name, address);
     if (stream->capturing != nullptr) return capture_free(c, *stream, address);
     if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
     if (auto const block = find_block(address)) {

@@ -33,6 +33,7 @@ struct memory_lease {
   std::uint64_t number = 0;
   std::uintptr_t used_end = 0;  // it uses nothing from there on; 0: not known
   std::uintptr_t end = 0;       // of its memory
+  std::uint64_t last = 0;       // of a slot of captures: the number of its last lease
 };
 struct memory_use {
   memory_lease lease;
@@ -234,6 +235,13 @@ struct exec_state {
   op_ptr last_upload;
   // Clones replaced by an update while launches of them were running.
   std::vector<std::shared_ptr<graph_state>> replaced;
+};
+
+// A launch in memory that no other may use meanwhile: an arena, or a slot.
+struct running_launch {
+  void const* memory = nullptr;
+  exec_state const* exec = nullptr;
+  std::uint64_t last = 0;  // of the slot's leases, as it was enqueued
 };
 
 }  // namespace escrow::sim::model

@@ -172,6 +172,17 @@ memory_use lease_around(void const* address) {
   return {its, text.data()};
 }
 
+void refuse_free(char const* call, void const* address) {
+  auto const is_idle = question_of_library.load(std::memory_order_acquire);
+  if (is_idle == nullptr || is_off()) return;
+  std::array<char, 320> text{};
+  memory_lease its;
+  // What is idle may be part of a larger block, whose owner ends the pool first.
+  if (is_idle(address, false, text.data(), text.size(), &its) || its.memory == nullptr) return;
+  give_up(std::string(call) + " of memory of the pool \"" + text.data() +
+          "\", which frees its own: end the lease, or deallocate it by its allocator");
+}
+
 void refuse_freed(work const& what) {
   user("work on a stream").refuse(what);
 }

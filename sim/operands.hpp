@@ -15,17 +15,19 @@ enum class audits : std::uint8_t { off, by_default, all };
 // whose memory the others are. Lock held.
 std::vector<memory_use> refuse_operands(char const* call, work const& what);
 // The same for all nodes of a graph that is launched, also in child graphs and bodies; returns
-// arenas.
+// arenas, and slots that were claimed in captures.
 std::vector<memory_use> refuse_operands(char const* call, graph_state const& graph);
 // The lease that has an address, if one is known.
 memory_use lease_around(void const* address);
+// Ends the process if a lease has what `call` is to free. Lock held.
+void refuse_free(char const* call, void const* address);
 // The same, of memory that was freed, for work that begins or ends. Lock held.
 void refuse_freed(work const& what);
 
 // Whether an address is in idle memory; then writes whose that is, and what to do, to a text of so
 // many bytes. `of_graph`: a launched graph uses it, to which memory may belong that no stream may
 // use. If a lease has the address, `lease` tells which, and the text its pool's name; for a
-// graph's address in an arena, its number is 0. Calls no CUDA
+// graph's address in an arena, or in a slot of captures, its number is 0. Calls no CUDA
 // function, and takes no lock under which its library calls one. Any thread.
 using idle_memory_question = bool (*)(void const* address, bool of_graph, char* text,
                                       std::size_t bytes, memory_lease* lease) noexcept;

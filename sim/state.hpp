@@ -145,7 +145,7 @@ struct state {
 
   std::size_t pending_ops = 0;
   std::unordered_map<void const*, std::vector<op*>> users;  // of memory that leases have
-  std::vector<std::pair<void const*, exec_state const*>> running_launches;  // in which arena
+  std::vector<running_launch> running_launches;
   // Calls of cudaFree and cudaFreeHost that wait for a device.
   std::size_t waiting_frees = 0;
   std::size_t execs_in_flight = 0;

@@ -78,10 +78,10 @@ class accesses {
     }
   }
   void note(copy_work const& c) {
-    auto const& [width, height, depth] = c.shape.extent;
+    cudaExtent const& extent = c.shape.extent;
     auto const part = [&](cudaPitchedPtr const& at, access_kind kind) {
-      if (at.ptr == nullptr || width == 0 || depth != 1) return;
-      note(at.ptr, span_of(width, at.pitch, height), kind);
+      if (at.ptr == nullptr || extent.width == 0 || extent.depth != 1) return;
+      note(at.ptr, span_of(extent.width, at.pitch, extent.height), kind);
     };
     part(c.shape.dstPtr, access_kind::writes);
     part(c.shape.srcPtr, access_kind::reads);

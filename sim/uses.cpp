@@ -36,6 +36,16 @@ void forget_uses(op& done) noexcept {
 
 void refuse_overtaking(op const& begun) {
   for (memory_use const& each : begun.uses) {
+    auto const has_it = [&each](running_launch const& its) {
+      return its.memory == each.lease.memory && its.last < each.lease.number;
+    };
+    if (std::ranges::any_of(the().running_launches, has_it)) {
+      give_up(
+          "work on a stream: " + name_of(begun.what) + " uses memory of the pool \"" + each.of +
+          "\", where the launch of a graph that had it has not ended: launch by graph_exec or "
+          "hoisted::launch(), or end the exec, or release what hoist() returned, behind the last "
+          "launch");
+    }
     for (op const* const other : the().users[each.lease.memory]) {
       auto const is_earlier = [&each](memory_use const& its) {
         return its.lease.memory == each.lease.memory && its.lease.number < each.lease.number;
@@ -51,24 +61,26 @@ void refuse_overtaking(op const& begun) {
   }
 }
 
-void begin_launch(exec_state const& begun, std::vector<memory_use> const& arenas) {
+void begin_launch(exec_state const& begun, std::vector<memory_use> const& memory) {
   auto& running = the().running_launches;
-  for (memory_use const& each : arenas) {
-    for (auto const& [memory, exec] : running) {
-      if (memory != each.lease.memory || exec == &begun) continue;
-      give_up("launches of two execs overlap that use the arena of the sharing group \"" + each.of +
-              "\", and nothing orders the two: launch by graph_exec or hoisted::launch(), or on "
-              "one stream");
+  for (memory_use const& each : memory) {
+    running_launch const its{each.lease.memory, &begun, each.lease.last};
+    for (running_launch const& other : running) {
+      if (other.memory != its.memory || other.exec == its.exec) continue;
+      give_up("launches of two execs overlap that use memory which both have from \"" + each.of +
+              "\", a pool or a sharing group, and nothing orders the two: launch by graph_exec or "
+              "hoisted::launch(), or on one stream");
     }
-    running.emplace_back(each.lease.memory, &begun);
+    running.push_back(its);
   }
 }
 
-void end_launch(exec_state const& ended, std::vector<memory_use> const& arenas) noexcept {
+void end_launch(exec_state const& ended, std::vector<memory_use> const& memory) noexcept {
   auto& running = the().running_launches;
-  for (memory_use const& each : arenas) {
-    auto const found = std::ranges::find(
-        running, std::pair<void const*, exec_state const*>(each.lease.memory, &ended));
+  for (memory_use const& each : memory) {
+    auto const found = std::ranges::find_if(running, [&](running_launch const& its) {
+      return its.memory == each.lease.memory && its.exec == &ended;
+    });
     if (found != running.end()) running.erase(found);
   }
 }

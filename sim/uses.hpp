@@ -14,9 +14,10 @@ void forget_uses(op& done) noexcept;
 // lease of it: nothing orders the two.
 void refuse_overtaking(op const& begun);
 
-// A launch of the exec has begun, and is over. Its graph uses these arenas. Ends the process if one
-// of another exec uses one of them, too, and is not over.
-void begin_launch(exec_state const& begun, std::vector<memory_use> const& arenas);
-void end_launch(exec_state const& ended, std::vector<memory_use> const& arenas) noexcept;
+// A launch of the exec has begun, and is over. Its graph uses these arenas, and slots that were
+// claimed in captures. Ends the process if a launch of another exec, or other work, begins to use
+// one of them before that.
+void begin_launch(exec_state const& begun, std::vector<memory_use> const& memory);
+void end_launch(exec_state const& ended, std::vector<memory_use> const& memory) noexcept;
 
 }  // namespace escrow::sim::model

@@ -25,6 +25,9 @@ class Refusals : public pool_world {
     EXPECT_DEATH(run(), where + ": 0x.* is in memory that was freed, which work still uses: keep");
   }
   using buffer = device_buffer<int>;
+  static void use_scratch(scratch_pool& scratch, cudaStream_t on) {
+    must(launch_add(on, scratch.claim<int>(on, 64).data(), 1));
+  }
   // Freed by the time that it returns.
   void end(buffer&& ended, cudaStream_t on) {
     worker->retire(on, std::move(ended));
@@ -80,7 +83,7 @@ TEST_F(Refusals, LaunchesOfTwoGraphsInOneArena) {
         must(cudaGraphLaunch(other_exec, two));
         sync(two);
       },
-      "launches of two execs overlap .*sharing group .batches.*graph_exec");
+      "launches of two execs overlap .*from .batches., a pool.*graph_exec");
   graph_exec ours(first.get());
   graph_exec others(second.get());
   ours.launch(one);
@@ -89,6 +92,46 @@ TEST_F(Refusals, LaunchesOfTwoGraphsInOneArena) {
   sync(two);
   must(cudaGraphLaunch(one_exec, two));
   sync(two);
+}
+
+// Two execs of one graph, and a slot that is given to others before the last launch has ended.
+TEST_F(Refusals, LaunchesOfPlainExecsThatOverlap) {
+  scratch_pool scratch(options(4));
+  auto const use = [&](cudaStream_t on) {
+    auto const held = scratch.claim<int>(on, 64);
+    hold_up(on);
+    must(launch_add(on, held.data(), 1));
+  };
+  owned_graph const made = captured_plainly(use);
+  owned_exec const one_exec = instantiate(made.get());
+  owned_exec const other_exec = instantiate(made.get());
+  EXPECT_DEATH(
+      {
+        must(cudaGraphLaunch(one_exec, one));
+        must(cudaGraphLaunch(other_exec, two));
+        sync(two);
+      },
+      "launches of two execs overlap .*from .blocks of 256 bytes., a pool.*graph_exec");
+  EXPECT_DEATH(
+      {
+        std::optional<graph_exec> ours(captured(use));
+        must(cudaGraphLaunch(ours->get(), one));  // its end is not recorded
+        ours.reset();
+        EXPECT_TRUE(wait_until([&] { return scratch.stats().bytes_in_graphs <= 256; }));
+        for (int i = 0; i < 4; ++i) use_scratch(scratch, two);
+        sync(two);
+      },
+      "work on a stream: kernel .* uses memory of the pool .*, where the launch of a graph that "
+      "had it has not ended: launch by graph_exec");
+}
+
+TEST_F(Refusals, FreesOfAPoolsMemory) {
+  scratch_pool scratch(options(4));
+  auto const lease = scratch.claim<int>(one, 64);
+  int* const memory = lease.data();
+  constexpr auto text = "of memory of the pool .blocks of 256 bytes., which frees its own: end";
+  EXPECT_DEATH(static_cast<void>(cudaFree(memory)), text);
+  EXPECT_DEATH(static_cast<void>(cudaFreeAsync(memory, one)), text);
 }
 
 std::atomic<bool> may_end{false};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nodes of a graph with the same memory, which no edge orders. A program of its own: ESCROW_AUDIT
 // asks for all that is looked for.
-#include <escrow/graph/graph.hpp>
+#include <escrow/graph/hoist.hpp>
 #include <escrow/nodes/build.hpp>
 
 #include <algorithm>
@@ -134,6 +134,36 @@ TEST_F(Unordered, NodesThatAnUpdateBrought) {
   other.set(kernel_node(doubled, {}, memory.data()));
   exec.update(made);
   EXPECT_DEATH(exec.launch(one), "no edge of the graph orders");
+}
+
+// What else is so where all is audited.
+class AllAudited : public pool_world {};
+
+TEST_F(AllAudited, APoolMayMakeItsResourcesOnAStreamOfItsOwnInACapture) {
+  resource_pool<device_buffer<int>> pool(options(4), [this] {
+    device_buffer<int> made(values);
+    must(cudaMemsetAsync(made.data(), 0, bytes, two));
+    sync(two);
+    return made;
+  });
+  auto const use = [&](cudaStream_t on) { must(launch_add(on, pool.claim(on)->data(), 1)); };
+  graph_exec exec(captured(use));
+  exec.launch(one);
+  sync(one);
+  auto const elsewhere = [&](cudaStream_t on) {
+    use(on);
+    must(launch_tiny(two));
+  };
+  expect_error<usage_error>([&] { return captured(elsewhere); }, {"not all was captured"});
+}
+
+TEST_F(AllAudited, AGraphWhoseHoistedHasReleasedIsToldSoFirst) {
+  scratch_pool scratch(options(4));
+  graph const made = captured(
+      [&](cudaStream_t on) { must(launch_add(on, scratch.claim<int>(on, values).data(), 1)); });
+  hoist(made).release();
+  expect_error<usage_error>([&] { return graph_exec(made); },
+                            {"has released what the graph uses", "or capture again"});
 }
 
 }  // namespace

@@ -20,4 +20,17 @@ enum class audits : std::uint8_t { by_default, off, on };
 // Of the simulated runtime: 0 if its time is not stepped, else it grows with each step.
 [[nodiscard]] std::uint64_t simulated_steps() noexcept;
 
+// The same: how much work the calling thread has enqueued on streams that do not capture, but for
+// what it enqueued in the lifetime of an uncounted_work.
+[[nodiscard]] std::uint64_t eager_work() noexcept;
+class [[nodiscard]] uncounted_work {
+ public:
+  uncounted_work() noexcept : before_(eager_work()) {}
+  uncounted_work(uncounted_work&&) = delete;
+  ~uncounted_work();
+
+ private:
+  std::uint64_t before_;
+};
+
 }  // namespace escrow::inline v0_2::environment

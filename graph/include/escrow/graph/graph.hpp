@@ -59,7 +59,8 @@ class ESCROW_API graph {
   ~graph();
 
   // The CUDA handle, not owning; null if moved from or detached. Throws cuda_error, std::bad_alloc.
-  [[nodiscard]] cudaGraph_t get(source_location where = source_location::current()) const;
+  [[nodiscard]] cudaGraph_t get(source_location where = source_location::current()) const
+      ESCROW_OF_THIS;
   // The capture id, never reused; 0 if not known.
   [[nodiscard]] std::uint64_t id() const noexcept;
   // Transfers the handle to the caller, who destroys it (graph_lifetime_lock). Throws as get(), and

@@ -78,7 +78,7 @@ class ESCROW_API graph_exec {
   // The CUDA handle, not owning; null if moved from. A plain launch of it is not ordered with other
   // execs, and its end is not recorded: keep this object alive until then. Plain calls that change
   // it do not change its copies, which launch_many() runs.
-  [[nodiscard]] cudaGraphExec_t get() const noexcept;
+  [[nodiscard]] cudaGraphExec_t get() const noexcept ESCROW_OF_THIS;
 
   // Whether Escrow took off every reference set that it knows. If not, the exec is correct, but
   // launches may cost more. While any graph holds anything, this is false if there are more
