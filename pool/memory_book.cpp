@@ -15,7 +15,7 @@
 // Of the simulated runtime, where that is linked: work that uses idle memory ends the process.
 extern "C" [[gnu::weak, gnu::visibility("hidden")]] void escrow_simulated_asks(
     bool (*is_idle)(void const* address, bool of_graph, char* text, std::size_t bytes,
-                    escrow::simulated_lease* lease) noexcept) noexcept;
+                    void* lease) noexcept) noexcept;
 
 namespace escrow::inline v0_2 {
 
@@ -28,7 +28,8 @@ std::uintptr_t number_of(void const* address) {
 }  // namespace
 
 bool memory_book::is_idle(void const* address, bool of_graph, char* text, std::size_t bytes,
-                          simulated_lease* lease) noexcept {
+                          void* its_lease) noexcept {
+  auto* const lease = static_cast<simulated_lease*>(its_lease);
   memory_book& book = global();
   std::uintptr_t const number = number_of(address);
   std::lock_guard const lock(book.mutex_);

@@ -120,8 +120,9 @@ class memory_book final : public address_lookup {
 
   // Whether it is in a slot that nobody has, or where an arena is unmapped, or, unless a graph uses
   // it, has no lease; then writes whose that is, and what to do. For the simulated runtime.
+  // `its_lease`: a simulated_lease.
   [[nodiscard]] static bool is_idle(void const* address, bool of_graph, char* text,
-                                    std::size_t bytes, simulated_lease* lease) noexcept;
+                                    std::size_t bytes, void* its_lease) noexcept;
   void add(ranges& to, void const* begin, std::size_t bytes, range made);
   void end(ranges& in, void const* begin) noexcept;
   [[nodiscard]] ranges::value_type const* owned_around(std::uintptr_t address) const;

@@ -26,11 +26,11 @@ void refuse_freed(work const& what);
 
 // Whether an address is in idle memory; then writes whose that is, and what to do, to a text of so
 // many bytes. `of_graph`: a launched graph uses it, to which memory may belong that no stream may
-// use. If a lease has the address, `lease` tells which, and the text its pool's name; for a
-// graph's address in an arena, or in a slot of captures, its number is 0. Calls no CUDA
+// use. If a lease has the address, `lease`, a memory_lease, tells which, and the text its pool's
+// name; for a graph's address in an arena, or in a slot of captures, its number is 0. Calls no CUDA
 // function, and takes no lock under which its library calls one. Any thread.
 using idle_memory_question = bool (*)(void const* address, bool of_graph, char* text,
-                                      std::size_t bytes, memory_lease* lease) noexcept;
+                                      std::size_t bytes, void* lease) noexcept;
 
 }  // namespace escrow::sim::model
 

@@ -24,7 +24,7 @@ constexpr std::size_t values = 64;
 constexpr std::size_t bytes = values * sizeof(int);
 
 void double_on_host(int* data) {
-  std::for_each_n(data, values, [](int& each) { each *= 2; });
+  std::for_each_n(data, values / 2, [](int& each) { each *= 2; });
 }
 void set_on_host(int* data, int value) {
   std::fill_n(data, values, value);
