@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An exec, or a hoisted, that is a part of what its own graph keeps.
+#include <atomic>
 #include <escrow/deleter/shared_object.hpp>
 #include <escrow/graph/exec_set.hpp>
 #include <escrow/graph/hoist.hpp>
@@ -15,6 +16,11 @@ namespace {
 
 class OwnOwner : public audit_world {
  protected:
+  ~OwnOwner() override {  // each session is destroyed, by the worker
+    EXPECT_TRUE(deleter::global().drain_for(generous));
+    EXPECT_EQ(alive, 0);
+  }
+
   // A graph that keeps such an owner, as many do that need only a part of it.
   [[nodiscard]] graph keeping(auto owner) {
     return captured([&](cudaStream_t on) {
@@ -39,14 +45,15 @@ class OwnOwner : public audit_world {
   }
 
   device_ints count;
+  std::atomic<int> alive{0};
 };
 
 struct session {
-  explicit session(int& alive_sessions) : alive(alive_sessions) { ++alive; }
+  explicit session(std::atomic<int>& alive_sessions) : alive(alive_sessions) { ++alive; }
   session(session&&) = delete;
   ~session() { --alive; }
 
-  int& alive;
+  std::atomic<int>& alive;
   std::optional<graph_exec> exec;
   std::optional<stream_launcher> launcher;
   std::optional<hoisted> held;
@@ -54,67 +61,46 @@ struct session {
 };
 
 TEST_F(OwnOwner, IsRefusedAtTheLaunch) {
-  int alive = 0;
-  {
-    auto const its = std::make_shared<session>(alive);
-    its->exec.emplace(keeping(its), audited());
-    expect_refused([&] { its->exec->launch(one); }, "the exec");
-    expect_refused([&] { its->exec->launch_many(one, 2); }, "the exec");
-    graph_exec apart = std::move(*its->exec);  // neither is a part of the other
-    apart.launch(one);
-    sync(one);
-  }
-  ASSERT_TRUE(deleter::global().drain_for(generous));
-  EXPECT_EQ(alive, 0);
+  auto const its = std::make_shared<session>(alive);
+  its->exec.emplace(keeping(its), audited());
+  expect_refused([&] { its->exec->launch(one); }, "the exec");
+  expect_refused([&] { its->exec->launch_many(one, 2); }, "the exec");
+  graph_exec apart = std::move(*its->exec);  // neither is a part of the other
+  apart.launch(one);
+  sync(one);
 }
 
 TEST_F(OwnOwner, IsRefusedWhereTheOwnerIsSharedWithStreams) {
-  int alive = 0;
-  {
-    auto const its = make_stream_shared<session>(alive);
-    graph const keeps = captured([&](cudaStream_t on) {
-      must(launch_add(on, count.data(), 1));
-      record_stream(its, on);
-    });
-    its->exec.emplace(keeps, audited());
-    expect_refused([&] { its->exec->launch(one); }, "the exec");
-    its->exec.reset();
-  }
-  ASSERT_TRUE(deleter::global().drain_for(generous));
-  EXPECT_EQ(alive, 0);
+  auto const its = make_stream_shared<session>(alive);
+  graph const keeps = captured([&](cudaStream_t on) {
+    must(launch_add(on, count.data(), 1));
+    record_stream(its, on);
+  });
+  its->exec.emplace(keeps, audited());
+  expect_refused([&] { its->exec->launch(one); }, "the exec");
+  its->exec.reset();
 }
 
 TEST_F(OwnOwner, IsRefusedOfALauncherAndASet) {
-  int alive = 0;
-  {
-    auto const its = std::make_shared<session>(alive);
-    its->launcher.emplace(graph_exec(keeping(its), audited()), one);
-    expect_refused([&] { its->launcher->launch(); }, "the exec");
-    expect_refused([&] { its->launcher->launch_many(2); }, "the exec");
-    its->launcher.reset();
-    auto const member = its->set.add(keeping(its), audited());
-    expect_refused([&] { its->set.launch(member, one); }, "the exec");
-    its->set = exec_set();
-  }
-  ASSERT_TRUE(deleter::global().drain_for(generous));
-  EXPECT_EQ(alive, 0);
+  auto const its = std::make_shared<session>(alive);
+  its->launcher.emplace(graph_exec(keeping(its), audited()), one);
+  expect_refused([&] { its->launcher->launch(); }, "the exec");
+  expect_refused([&] { its->launcher->launch_many(2); }, "the exec");
+  its->launcher.reset();
+  auto const member = its->set.add(keeping(its), audited());
+  expect_refused([&] { its->set.launch(member, one); }, "the exec");
+  its->set = exec_set();
 }
 
 TEST_F(OwnOwner, IsNotRefusedWithoutAudits) {
-  int alive = 0;
-  {
-    auto const its = std::make_shared<session>(alive);
-    its->exec.emplace(keeping(its), audited(audit_use::no));
-    its->exec->launch(one);
-    sync(one);
-    its->exec.reset();  // by hand
-  }
-  ASSERT_TRUE(deleter::global().drain_for(generous));
-  EXPECT_EQ(alive, 0);
+  auto const its = std::make_shared<session>(alive);
+  its->exec.emplace(keeping(its), audited(audit_use::no));
+  its->exec->launch(one);
+  sync(one);
+  its->exec.reset();  // by hand
 }
 
 TEST_F(OwnOwner, IsNotSeenWhereAnotherObjectHasTheExec) {
-  int alive = 0;
   auto const its = std::make_shared<session>(alive);
   graph_exec beside(keeping(its), audited());
   beside.launch(one);
@@ -123,23 +109,17 @@ TEST_F(OwnOwner, IsNotSeenWhereAnotherObjectHasTheExec) {
 
 #ifdef ESCROW_TEST_RUNTIME_SIM  // where it is so by default
 TEST_F(OwnOwner, IsRefusedOfAHoisted) {
-  int alive = 0;
-  {
-    auto const its = std::make_shared<session>(alive);
-    graph const keeps = keeping(its);
-    its->held.emplace(hoist(keeps));
-    owned_exec const plain = instantiate(keeps.get());
-    auto const launch = [&](stream_ref on) { return cudaGraphLaunch(plain, on.get()); };
-    expect_refused([&] { its->held->launch(one, launch); }, "the hoisted");
-    expect_refused([&] { its->held->release_at_end(one); }, "the hoisted");
-    its->held->release();
-  }
-  ASSERT_TRUE(deleter::global().drain_for(generous));
-  EXPECT_EQ(alive, 0);
+  auto const its = std::make_shared<session>(alive);
+  graph const keeps = keeping(its);
+  its->held.emplace(hoist(keeps));
+  owned_exec const plain = instantiate(keeps.get());
+  auto const launch = [&](stream_ref on) { return cudaGraphLaunch(plain, on.get()); };
+  expect_refused([&] { its->held->launch(one, launch); }, "the hoisted");
+  expect_refused([&] { its->held->release_at_end(one); }, "the hoisted");
+  its->held->release();
 }
 
 TEST_F(OwnOwner, IsRefusedByDefault) {
-  int alive = 0;
   auto const its = std::make_shared<session>(alive);
   its->exec.emplace(keeping(its));
   expect_refused([&] { its->exec->launch(one); }, "the exec");
