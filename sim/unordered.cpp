@@ -46,7 +46,7 @@ std::size_t span_of(std::size_t width, std::size_t pitch, std::size_t rows) {
   return rows > 1 ? pitch * (rows - 1) + width : width;
 }
 
-// What the nodes of a graph use, and of which there are nodes for events.
+// What the nodes of a graph use, and whether some are for events.
 class accesses {
  public:
   void add(graph_state const& graph) {
