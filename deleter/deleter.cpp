@@ -372,9 +372,8 @@ std::string deleter::describe() const {
   }
   if (is_in_pass) {
     text +=
-        "\n  a pass is running: if it goes on, an owner's destructor blocks the thread: it waits "
-        "for "
-        "the GPU, or for a lock, perhaps of a thread that is in drain()";
+        "\n  a pass is running: if it goes on, an owner's destructor waits for the GPU, or for a "
+        "lock, perhaps of a thread in drain()";
   }
   return text + graph_registry::global().describe_sets(*core_);
 }

@@ -283,7 +283,7 @@ std::string graph_registry::describe_sets(deleter_core const& core) const {
             : id == 0             ? "\n  a graph built by hand"
                                   : "\n  graph " + std::to_string(id);
     text += " holds a reference set";
-    if (each->graphs_.empty()) text += "; if it is never released, an owner in it owns the exec";
+    if (each->graphs_.empty()) text += "; if it is never released, an owner in it may own the exec";
   }
   return text;
 }

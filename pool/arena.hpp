@@ -159,7 +159,7 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
     cudaGraph_t handle;
     size_class const* of;
     source_location where = {};
-    std::size_t used = 0;
+    std::size_t used = 0;  // see claim_request
   };
   // What a claim got, no place if the arena is closed. Its work comes after `after`, the users
   // before in that graph.

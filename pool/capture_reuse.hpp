@@ -51,9 +51,10 @@ class capture_reuse {
     std::lock_guard const lock(mutex_);
     return !asked.held_by_.empty();
   }
-  [[nodiscard]] bool is_held_by_claims(slot const& asked) const noexcept {
+  void tell_holders(slot const& asked, known_address& its) const noexcept {
     std::lock_guard const lock(mutex_);
-    return !asked.held_by_.empty() && is_ordered(asked);
+    its.is_in_graphs = !asked.held_by_.empty();
+    its.is_of_captures = its.is_in_graphs && is_ordered(asked);
   }
   // What became of the capture that a lease was claimed in, whose id is `capture`; 0: in none.
   struct claim_state {

@@ -261,20 +261,15 @@ void booked_slot::tell(known_address& its, std::size_t offset) const noexcept {
   its.offset = offset;
   its.used_by = use.load(std::memory_order_relaxed);
   its.lease = lease.load(std::memory_order_relaxed);
-  its.is_in_graphs = of_.is_in_graphs();
-  its.is_of_captures = of_.is_of_captures();
+  of_.tell_holders(its);
   if (begin_ == nullptr || its.used_by == known_address::use::none) return;
   std::size_t const its_used = used.load(std::memory_order_relaxed);
   its.end = of_.resource_->bytes;
   its.used_end = its_used != 0 ? its_used : its.end;
 }
 
-bool slot::is_in_graphs() const noexcept {
-  return pool_.state_->reuse.is_held(*this);
-}
-
-bool slot::is_of_captures() const noexcept {
-  return pool_.state_->reuse.is_held_by_claims(*this);
+void slot::tell_holders(known_address& its) const noexcept {
+  pool_.state_->reuse.tell_holders(*this, its);
 }
 
 void slot_pool::state::destroy(slot& idle) noexcept {

@@ -118,8 +118,7 @@ struct slot final : reclaimable {
   cached_event ready_;  // of the stream of the release
   // If not null, instead: an event after the releases of several slots.
   std::shared_ptr<cached_event const> covered_by_;
-  [[nodiscard]] bool is_in_graphs() const noexcept;    // any thread; takes capture_reuse's lock
-  [[nodiscard]] bool is_of_captures() const noexcept;  // the same: and claimed in each
+  void tell_holders(known_address& its) const noexcept;  // any thread; takes capture_reuse's lock
   void leave_graphs() noexcept;  // neither a graph nor a lease has it any more
   [[nodiscard]] cudaEvent_t ready() const noexcept {
     return (covered_by_ != nullptr ? *covered_by_ : ready_).recorded.get();

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -62,12 +61,12 @@ class user {
       std::size_t const bytes = k.code->arg_sizes[i];
       for (std::size_t at = 0; at + sizeof(void*) <= bytes; at += sizeof(void*)) {
         look(k.args.word(i, at), [&] {
-          return "kernel \"" + k.code->name + "\", argument " + std::to_string(i) +
+          return name_of(*k.code, i) +
                  (bytes != sizeof(void*) ? ", byte " + std::to_string(at) : std::string());
         });
       }
       using kind = argument_kind;
-      kind const what = i < k.code->arg_kinds.size() ? k.code->arg_kinds[i] : kind::unknown;
+      kind const what = k.code->kind_of(i);
       bool const is_pointer = what == kind::pointer || what == kind::pointer_to_const;
       if (is_pointer && is_apart_) refuse_host(k, i);
     }
@@ -118,16 +117,14 @@ class user {
       return place_of(at).type != cudaMemoryTypeUnregistered;
     };
     if (address == nullptr || is_known(address) || is_known(address - 1)) return;  // or an end
-    refuse("kernel \"" + k.code->name + "\", argument " + std::to_string(index), address,
+    refuse(name_of(*k.code, index), address,
            "is in no memory that CUDA has allocated: the host's, which most GPUs cannot use, or "
            "freed; give memory of the device, or pinned memory (ESCROW_MEMORY=apart)");
   }
 
   [[noreturn]] void refuse(std::string const& operand, void const* address,
                            std::string const& why) const {
-    std::array<char, 32> number{};
-    static_cast<void>(std::snprintf(number.data(), number.size(), "%p", address));
-    give_up(std::string(call_) + ": " + operand + ": " + number.data() + " " + why);
+    give_up(std::string(call_) + ": " + operand + ": " + text_of(address) + " " + why);
   }
 
   char const* const call_;

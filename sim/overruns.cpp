@@ -7,10 +7,8 @@
 #include "state.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <iterator>
 #include <optional>
 #include <span>
@@ -58,13 +56,6 @@ std::optional<end_of_memory> end_around(void const* address) {
   return found;
 }
 
-std::string number_of(std::uintptr_t address) {
-  std::array<char, 32> number{};
-  static_cast<void>(
-      std::snprintf(number.data(), number.size(), "%p", reinterpret_cast<void*>(address)));
-  return number.data();
-}
-
 constexpr char const* advice =
     ": claim what the work writes; claim<T>(stream, count) counts elements, and claim(stream, "
     "bytes) "
@@ -76,7 +67,7 @@ std::vector<guarded_bytes> guards_of(kernel_code const& code, kernel_args const&
   std::vector<guarded_bytes> all;
   if (asked_audits() == audits::off) return all;
   for (std::size_t i = 0; i < code.arg_sizes.size(); ++i) {
-    bool const is_value = i < code.arg_kinds.size() && code.arg_kinds[i] == argument_kind::value;
+    bool const is_value = code.kind_of(i) == argument_kind::value;
     if (is_value || code.arg_sizes[i] != sizeof(void*)) continue;
     auto const found = end_around(args.word(i, 0));
     if (!found || found->guarded <= found->end) continue;
@@ -94,7 +85,7 @@ void refuse_overrun(void const* begin, std::size_t bytes) {
   auto const number = reinterpret_cast<std::uintptr_t>(begin);
   std::uintptr_t const end = its.lease.used_end;
   if (end == 0 || number + bytes <= end) return;
-  give_up("a fill or copy of " + std::to_string(bytes) + " bytes from " + number_of(number) +
+  give_up("a fill or copy of " + std::to_string(bytes) + " bytes from " + text_of(begin) +
           " on ends " + std::to_string(number + bytes - end) + " bytes behind " + name_of(its) +
           advice);
 }
@@ -117,8 +108,7 @@ void look_at_guards(work const& what) {
     std::span const bytes(each.begin, each.bytes);
     auto const written = std::ranges::find_if_not(bytes, is_as_set);
     if (written == bytes.end()) continue;
-    give_up("kernel \"" + k->code->name + "\", argument " + std::to_string(each.argument) +
-            ": it wrote at " + number_of(reinterpret_cast<std::uintptr_t>(&*written)) + ", " +
+    give_up(name_of(*k->code, each.argument) + ": it wrote at " + text_of(&*written) + ", " +
             std::to_string(written - bytes.begin()) + " bytes behind " + each.of + advice);
   }
 }

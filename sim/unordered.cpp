@@ -9,9 +9,7 @@
 #include <escrow/sim/control.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
-#include <cstdio>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -38,7 +36,7 @@ struct access {
 
 std::string name_of(access const& what) {
   if (what.code == nullptr) return what.kind == access_kind::writes ? "a fill or copy" : "a copy";
-  return "kernel \"" + what.code->name + "\", argument " + std::to_string(what.argument);
+  return name_of(*what.code, what.argument);
 }
 
 // A row after another, of which each begins so many bytes behind the one before.
@@ -65,7 +63,7 @@ class accesses {
   void note(kernel_work const& k) {
     for (std::size_t i = 0; i < k.code->arg_sizes.size(); ++i) {
       using kind = argument_kind;
-      kind const what = i < k.code->arg_kinds.size() ? k.code->arg_kinds[i] : kind::unknown;
+      kind const what = k.code->kind_of(i);
       if (what == kind::value || k.code->arg_sizes[i] != sizeof(void*)) continue;
       void const* const to = k.args.word(i, 0);
       if (to == nullptr) continue;
@@ -159,11 +157,9 @@ bool is_conflict(access const& a, access const& b, bool of_kernels) {
 
 [[noreturn]] void refuse(char const* call, access const& a, access const& b) {
   if (b.kind == access_kind::writes && a.kind != access_kind::writes) refuse(call, b, a);
-  std::array<char, 32> number{};
-  static_cast<void>(std::snprintf(number.data(), number.size(), "%p",
-                                  reinterpret_cast<void*>(std::max(a.begin, b.begin))));
+  auto const* const shared = reinterpret_cast<void const*>(std::max(a.begin, b.begin));
   give_up(std::string(call) + ": no edge of the graph orders " + name_of(a) + ", and " +
-          name_of(b) + ", which both use " + number.data() +
+          name_of(b) + ", which both use " + text_of(shared) +
           ": give one of the two nodes the other as a dependency, or capture their work on one "
           "stream; sim::let_nodes_share(true) permits it");
 }

@@ -2,6 +2,8 @@
 // Kernels, copies and fills: the work that takes time and runs with no lock held.
 #include "work.hpp"
 
+#include <array>
+#include <cstdio>
 #include <cstring>
 
 namespace escrow::sim::model {
@@ -75,6 +77,16 @@ std::vector<void*> kernel_args::pointers() {
   result.reserve(offsets_.size());
   for (auto const offset : offsets_) result.push_back(storage_.data() + offset);
   return result;
+}
+
+std::string name_of(kernel_code const& code, std::size_t argument) {
+  return "kernel \"" + code.name + "\", argument " + std::to_string(argument);
+}
+
+std::string text_of(void const* address) {
+  std::array<char, 32> text{};
+  static_cast<void>(std::snprintf(text.data(), text.size(), "%p", address));
+  return text.data();
 }
 
 void const* kernel_args::word(std::size_t index, std::size_t offset) const {

@@ -28,7 +28,15 @@ struct kernel_code {
   bool of_library = false;
   // Its library is gone. Guarded by the state's mutex.
   bool unloaded = false;
+
+  [[nodiscard]] argument_kind kind_of(std::size_t argument) const {
+    return argument < arg_kinds.size() ? arg_kinds[argument] : argument_kind::unknown;
+  }
 };
+
+// For messages.
+std::string name_of(kernel_code const& code, std::size_t argument);
+std::string text_of(void const* address);
 
 // Copies of a launch's arguments, each at the alignment any type is content with.
 class kernel_args {

@@ -28,6 +28,20 @@ class Refusals : public pool_world {
   static void use_scratch(scratch_pool& scratch, cudaStream_t on) {
     must(launch_add(on, scratch.claim<int>(on, 64).data(), 1));
   }
+  void use_held_up(scratch_pool& scratch, cudaStream_t on) {
+    auto const held = scratch.claim<int>(on, 64);
+    hold_up(on);
+    must(launch_add(on, held.data(), 1));
+  }
+  void expect_overlap_ended(cudaGraphExec_t first, cudaGraphExec_t second, std::string const& of) {
+    EXPECT_DEATH(
+        {
+          must(cudaGraphLaunch(first, one));
+          must(cudaGraphLaunch(second, two));
+          sync(two);
+        },
+        "launches of two execs overlap .*from " + of + ", a pool.*graph_exec");
+  }
   // Freed by the time that it returns.
   void end(buffer&& ended, cudaStream_t on) {
     worker->retire(on, std::move(ended));
@@ -68,22 +82,12 @@ TEST_F(Refusals, MemoryThatIsFreedBeforeItsWorkBegins) {
 TEST_F(Refusals, LaunchesOfTwoGraphsInOneArena) {
   sharing_group const group({.label = "batches"});
   scratch_pool scratch(with(options(4), &pool_options::group, group));
-  auto const use = [&](cudaStream_t on) {
-    auto const held = scratch.claim<int>(on, 64);
-    hold_up(on);
-    must(launch_add(on, held.data(), 1));
-  };
+  auto const use = [&](cudaStream_t on) { use_held_up(scratch, on); };
   owned_graph const first = captured_plainly(use);
   owned_graph const second = captured_plainly(use);
   owned_exec const one_exec = instantiate(first.get());
   owned_exec const other_exec = instantiate(second.get());
-  EXPECT_DEATH(
-      {
-        must(cudaGraphLaunch(one_exec, one));
-        must(cudaGraphLaunch(other_exec, two));
-        sync(two);
-      },
-      "launches of two execs overlap .*from .batches., a pool.*graph_exec");
+  expect_overlap_ended(one_exec, other_exec, ".batches.");
   graph_exec ours(first.get());
   graph_exec others(second.get());
   ours.launch(one);
@@ -97,21 +101,11 @@ TEST_F(Refusals, LaunchesOfTwoGraphsInOneArena) {
 // Two execs of one graph, and a slot that is given to others before the last launch has ended.
 TEST_F(Refusals, LaunchesOfPlainExecsThatOverlap) {
   scratch_pool scratch(options(4));
-  auto const use = [&](cudaStream_t on) {
-    auto const held = scratch.claim<int>(on, 64);
-    hold_up(on);
-    must(launch_add(on, held.data(), 1));
-  };
+  auto const use = [&](cudaStream_t on) { use_held_up(scratch, on); };
   owned_graph const made = captured_plainly(use);
   owned_exec const one_exec = instantiate(made.get());
   owned_exec const other_exec = instantiate(made.get());
-  EXPECT_DEATH(
-      {
-        must(cudaGraphLaunch(one_exec, one));
-        must(cudaGraphLaunch(other_exec, two));
-        sync(two);
-      },
-      "launches of two execs overlap .*from .blocks of 256 bytes., a pool.*graph_exec");
+  expect_overlap_ended(one_exec, other_exec, ".blocks of 256 bytes.");
   EXPECT_DEATH(
       {
         std::optional<graph_exec> ours(captured(use));
