@@ -113,7 +113,7 @@ cudaError_t CUDARTAPI cudaDeviceSynchronize() {
   return call(__func__, ordinary, [](api_call& c) {
     auto const device = c.me.device;
     if (auto const error = forbid_all(c, device); error != cudaSuccess) return error;
-    block_on(c.lock, device_tails(device), c.name);
+    block_on(c.lock, work_of_device(device), c.name);
     return fault();
   });
 }
@@ -122,7 +122,7 @@ cudaError_t CUDARTAPI cudaDeviceReset() {
   return call(__func__, outlives_fault | without_context, [](api_call& c) {
     auto const device = c.me.device;
     if (auto const error = forbid_all(c, device); error != cudaSuccess) return error;
-    block_on(c.lock, device_tails(device), c.name);
+    block_on(c.lock, work_of_device(device), c.name);
     forget_device(c.s, device);
     return cudaSuccess;
   });

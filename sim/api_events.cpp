@@ -84,7 +84,9 @@ cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event) {
     std::shared_ptr<event_state> what;
     if (auto const error = get_event(c, event, what); error != cudaSuccess) return error;
     if (auto const error = may_ask(c, *what); error != cudaSuccess) return error;
-    return is_done(*what) ? cudaSuccess : cudaErrorNotReady;
+    if (!is_done(*what)) return cudaErrorNotReady;
+    if (what->last != nullptr) c.s.known_done.learn(what->last->at);
+    return cudaSuccess;
   });
 }
 

@@ -6,6 +6,7 @@
 #include "memory.hpp"
 #include "operands.hpp"
 #include "ops.hpp"
+#include "races.hpp"
 #include "runner.hpp"
 #include "streams.hpp"
 
@@ -29,7 +30,7 @@ CUmemPoolHandle_st& default_pool_of(state& s, int device) {
 // Meanwhile launches are blocked: see wait_for_frees().
 void wait_for_device(api_call& c, int device) {
   ++c.s.waiting_frees;
-  block_on(c.lock, device_tails(device), c.name);
+  block_on(c.lock, work_of_device(device), c.name);
   --c.s.waiting_frees;
   notify();
 }
@@ -64,6 +65,24 @@ cudaError_t forbid_on_other_streams(api_call& c, cudaStream_t handle,
                                     std::shared_ptr<stream_state>& stream) {
   if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
   return stream->capturing == nullptr ? forbid_unsafe(c) : cudaSuccess;
+}
+
+// In stream order it begins or ends.
+void note(api_call& c, stream_state const& stream, access_kind kind, void const* address,
+          std::size_t bytes) {
+  note_accesses(
+      c.name, stream,
+      {{.begin = reinterpret_cast<std::uintptr_t>(address), .bytes = bytes, .kind = kind}});
+}
+
+cudaError_t allocate_from(api_call& c, std::shared_ptr<stream_state> const& stream,
+                          CUmemPoolHandle_st& pool, std::size_t bytes, void** address) {
+  *address = bytes == 0 ? nullptr : allocate_memory(bytes, pool, *stream);
+  if (bytes == 0) return cudaSuccess;
+  if (*address == nullptr) return cudaErrorMemoryAllocation;
+  ++stream->at.own.number;  // what uses it comes behind this
+  note(c, *stream, access_kind::allocates, *address, bytes);
+  return cudaSuccess;
 }
 
 cudaError_t capture_alloc(api_call& c, stream_state& stream, std::size_t bytes, void** address) {
@@ -121,9 +140,7 @@ cudaError_t CUDARTAPI cudaMallocAsync(void** address, std::size_t bytes, cudaStr
       return capture_alloc(c, *stream, bytes, address);
     }
     if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
-    *address = bytes == 0 ? nullptr
-                          : allocate_memory(bytes, default_pool_of(c.s, stream->device), *stream);
-    return bytes != 0 && *address == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+    return allocate_from(c, stream, default_pool_of(c.s, stream->device), bytes, address);
   });
 }
 
@@ -136,8 +153,7 @@ cudaError_t CUDARTAPI cudaMallocFromPoolAsync(void** address, std::size_t bytes,
       return error;
     if (stream->capturing != nullptr) return capture_alloc(c, *stream, bytes, address);
     if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
-    *address = bytes == 0 ? nullptr : allocate_memory(bytes, *pool, *stream);
-    return bytes != 0 && *address == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+    return allocate_from(c, stream, *pool, bytes, address);
   });
 }
 
@@ -154,7 +170,9 @@ cudaError_t CUDARTAPI cudaFreeAsync(void* address, cudaStream_t handle) {
     if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
     if (auto const block = find_block(address)) {
       if (auto const error = book_free(*block); error != cudaSuccess) return error;
-      submit(stream, graph_free_work{block});
+      auto const o = append(stream, graph_free_work{block});
+      note(c, *stream, access_kind::frees, address, block->params.bytesize);
+      release(o);
       return cudaSuccess;
     }
     auto const found = c.s.allocations.find(address);
@@ -162,7 +180,9 @@ cudaError_t CUDARTAPI cudaFreeAsync(void* address, cudaStream_t handle) {
       return cudaErrorInvalidValue;
     found->second.freeing = true;
     found->second.freed_on = stream->id;
-    submit(stream, free_work{address});
+    auto const o = append(stream, free_work{address});
+    note(c, *stream, access_kind::frees, address, found->second.bytes);
+    release(o);
     return cudaSuccess;
   });
 }

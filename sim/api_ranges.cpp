@@ -75,6 +75,7 @@ CUresult CUDAAPI cuda_driver_free_range(CUdeviceptr address, std::size_t bytes) 
     if (found == c.s.ranges.end() || found->second.bytes != bytes) return CUDA_ERROR_INVALID_VALUE;
     if (!found->second.pieces.empty()) return CUDA_ERROR_INVALID_VALUE;
     ::munmap(reinterpret_cast<void*>(address), bytes);
+    c.s.used.forget(reinterpret_cast<void const*>(address), bytes);
     c.s.ranges.erase(found);
     return CUDA_SUCCESS;
   });

@@ -42,17 +42,6 @@ cudaError_t look(char const* name, cudaStream_t handle, Look how) {
   });
 }
 
-// What must be done for the stream to be idle; the legacy stream stands for all blocking ones.
-std::vector<op_ptr> tails(stream_state const& stream) {
-  std::vector<op_ptr> result;
-  if (stream.tail != nullptr) result.push_back(stream.tail);
-  if (!stream.legacy) return result;
-  for (auto const& [id, other] : the().devices[static_cast<std::size_t>(stream.device)].streams) {
-    if (other->blocking() && other->tail != nullptr) result.push_back(other->tail);
-  }
-  return result;
-}
-
 // Waiting for another stream is unsafe besides.
 cudaError_t may_wait(api_call& c, stream_state const& stream) {
   if (auto const error = may_ask(c, stream); error != cudaSuccess) return error;
@@ -92,7 +81,7 @@ cudaError_t CUDARTAPI cudaStreamSynchronize(cudaStream_t handle) {
     std::shared_ptr<stream_state> stream;
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     if (auto const error = may_wait(c, *stream); error != cudaSuccess) return error;
-    block_on(c.lock, tails(*stream), c.name);
+    block_on(c.lock, work_of(*stream), c.name);
     return fault();
   });
 }
@@ -102,7 +91,10 @@ cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t handle) {
     std::shared_ptr<stream_state> stream;
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     if (auto const error = may_wait(c, *stream); error != cudaSuccess) return error;
-    return tails(*stream).empty() ? cudaSuccess : cudaErrorNotReady;
+    auto const all = work_of(*stream);
+    if (!all.tails.empty()) return cudaErrorNotReady;
+    learn(all);
+    return cudaSuccess;
   });
 }
 

@@ -100,6 +100,7 @@ void retire(exec_state& exec, std::shared_ptr<graph_state> old, callbacks& recla
   } else if (exec.in_flight == 0 || fault() != cudaSuccess) {
     callbacks later;
     dismantle(old, later);
+    if (exec.in_flight == 0) the().known_done.learn(exec.last_end->at);
     defer(std::move(later), std::chrono::microseconds(5), std::chrono::microseconds(230));
   } else {
     exec.replaced.push_back(std::move(old));
@@ -118,7 +119,7 @@ cudaError_t replace(exec_state& exec, std::shared_ptr<graph_state>& place,
     return cudaErrorGraphExecUpdateFailure;
   }
   result.result = cudaGraphExecUpdateSuccess;
-  exec.is_order_known = false;
+  exec.accesses = nullptr;
   keep_origins(*place, *fresh);
   keep_clusters(exec, *place, *fresh);
   // Linked to both (measured); what links the graphs inside then nobody measured.
@@ -168,6 +169,7 @@ void destroy_exec(api_call& c, std::shared_ptr<exec_state> const& exec) {
           return exec->in_flight == 0 && (exec->last_upload == nullptr || exec->last_upload->done);
         },
         c.name);
+    if (exec->last_end != nullptr) s.known_done.learn(exec->last_end->at);
   }
   // An update may have given it conditions without a node.
   if (exec->in_flight == 0) forget_conditions(*exec->graph);
@@ -191,7 +193,7 @@ cudaGraphNode_t find_twin(graph_state const& graph, cudaGraphNode_t origin) {
 }
 
 void part_from_launches(exec_state& exec, callbacks& reclaimed) {
-  exec.is_order_known = false;
+  exec.accesses = nullptr;
   // Only conditional nodes look at the exec's nodes after the launch call.
   if (exec.in_flight == 0 || !has_conditionals(*exec.graph)) return;
   auto fresh = clone(*exec.graph, false);

@@ -56,6 +56,7 @@ graph_block::graph_block(cudaMemAllocNodeParams const& as_asked, std::uint64_t g
 
 graph_block::~graph_block() {
   the().graph_blocks.erase(params.dptr);
+  the().used.forget(params.dptr, params.bytesize);
   appear(*this);
   delete_device_memory(params.dptr, params.bytesize);
 }

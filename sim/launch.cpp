@@ -2,16 +2,17 @@
 // Launching execs: a launch turns the exec's nodes into operations.
 #include "launch.hpp"
 
+#include "accesses.hpp"
 #include "conditionals.hpp"
 #include "edges.hpp"
 #include "graph_memory.hpp"
 #include "graphs.hpp"
 #include "operands.hpp"
 #include "ops.hpp"
+#include "races.hpp"
 #include "runner.hpp"
 #include "runner_shared.hpp"
 #include "unordered.hpp"
-#include "uses.hpp"
 
 #include <algorithm>
 #include <array>
@@ -29,6 +30,16 @@ void bind_event(work const& what, op_ptr const& o) {
     r->event->last = o;
   }
   if (auto const* const w = std::get_if<wait_work>(&what)) link(w->event->last, o);
+}
+
+// The launch comes behind what its nodes wait for.
+void come_behind_events(graph_state const& graph, stream_state& stream) {
+  for (auto const& node : graph.nodes) {
+    auto const* const w = std::get_if<wait_work>(&node->what);
+    if (w != nullptr && w->event->last != nullptr)
+      come_behind(stream.at, w->event->last->at, the().known_done);
+    for (auto const& inner : inner_graphs(*node)) come_behind_events(*inner, stream);
+  }
 }
 
 // Of a node. Edges that are not full wait for its beginning.
@@ -93,7 +104,7 @@ void expand(graph_state const& graph, op_ptr const& first, op_ptr const& last,
   std::vector<expanded> all;
   for (auto const& node : graph.nodes) {
     auto const make = [&](work what) {
-      return made.emplace_back(make_op(first->stream, std::move(what)));
+      return made.emplace_back(make_op(first->stream, std::move(what), first->at));
     };
     expanded const its = expand_node(*node, after[node->position].are_early, make, made);
     for (std::size_t i = 0; i < node->before.size(); ++i) {
@@ -132,8 +143,8 @@ void release_all(op_ptr const& first, op_ptr const& last, std::vector<op_ptr> co
 
 // Runs a sorted graph as part of `o`, which is not completed by it; then calls `finished`.
 void run_inside(graph_state const& graph, op_ptr const& o, std::function<void()> finished) {
-  auto const first = make_op(o->stream, empty_work{});
-  auto const last = make_op(o->stream, empty_work{});
+  auto const first = make_op(o->stream, empty_work{}, o->at);
+  auto const last = make_op(o->stream, empty_work{}, o->at);
   last->finished = std::move(finished);
   std::vector<op_ptr> made;
   expand(graph, first, last, made);
@@ -156,6 +167,8 @@ void launch_ended(exec_state& exec) {
   auto& s = the();
   if (--exec.in_flight != 0 || s.dropping) return;
   callbacks reclaimed;
+  // Who gets the last reference to a user object knows it.
+  if (!exec.replaced.empty()) s.known_done.learn(exec.last_end->at);
   for (auto const& graph : exec.replaced) {
     forget_conditions(*graph, *exec.graph);
     dismantle(graph, reclaimed);
@@ -173,28 +186,31 @@ void launch_ended(exec_state& exec) {
 cudaError_t launch(api_call& c, std::shared_ptr<exec_state> const& exec,
                    std::shared_ptr<stream_state> const& stream) {
   if (needs_destroyed_event(*exec->graph)) return cudaErrorInvalidResourceHandle;
-  auto arenas = refuse_operands(c.name, *exec->graph);
-  if (!std::exchange(exec->is_order_known, true)) refuse_unordered(c.name, *exec->graph);
+  auto const uses = refuse_operands(c.name, *exec->graph);
+  if (exec->accesses == nullptr) {
+    refuse_unordered(c.name, *exec->graph);
+    exec->accesses = std::make_shared<std::vector<access> const>(accesses_of(*exec->graph));
+  }
   graph_blocks left;
   if (auto const error = book_launch(*exec, left); error != cudaSuccess) return error;
   auto const first = make_op(stream, empty_work{});
-  auto const last = make_op(stream, empty_work{});
   link_stream_order(first);
-  link(exec->last_end, first);
+  link_behind(exec->last_end, first);
+  come_behind_events(*exec->graph, *stream);
+  take_place(first);
+  auto const last = make_op(stream, empty_work{}, first->at);
+  note_uses(c.name, *stream, *exec, uses);
+  note_accesses(c.name, *stream, *exec->accesses);
   stream->tail = last;
   exec->last_end = last;
   exec->launched = true;
   ++exec->in_flight;
   // Not sooner: an earlier launch of the exec may still look at its conditions.
-  first->finished = [exec, arenas, graph = exec->graph, left = std::move(left)] {
-    begin_launch(*exec, arenas);
+  first->finished = [graph = exec->graph, left = std::move(left)] {
     for (auto const& block : left) vanish(*block);
     set_conditions(*graph);
   };
-  last->finished = [exec, arenas = std::move(arenas)] {
-    end_launch(*exec, arenas);
-    launch_ended(*exec);
-  };
+  last->finished = [exec] { launch_ended(*exec); };
   std::vector<op_ptr> made;
   expand(*exec->graph, first, last, made);
   std::vector<op_ptr> awaited;

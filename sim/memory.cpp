@@ -143,6 +143,7 @@ bool free_memory(void* address) {
   uncount(s, found->second);
   allocation const what = found->second;
   s.allocations.erase(found);
+  s.used.forget(address, what.bytes);
   end_memory(s, address, what);
   return true;
 }

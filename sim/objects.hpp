@@ -3,6 +3,7 @@
 // operations. Handles of streams, events, graphs and execs are no addresses of these (handles.hpp).
 #pragma once
 
+#include "order.hpp"
 #include "recycled.hpp"
 #include "work.hpp"
 
@@ -53,7 +54,7 @@ struct op {
   std::function<void()> finished;
   // Of a conditional node: runs what the condition chooses, and completes it after that.
   void (*run)(std::shared_ptr<op> const&) = nullptr;
-  std::vector<memory_use> uses = {};  // of work outside of graphs
+  position at = {};  // of a launch's node: the launch's
   bool done = false;
   bool began = false;
   std::chrono::nanoseconds began_at{};
@@ -128,6 +129,7 @@ struct stream_state {
   // True once destroyed by the caller; work that is pending still runs.
   bool closed = false;
   op_ptr tail;
+  position at;  // of its last work, done or not
   std::size_t pending = 0;
   std::shared_ptr<executor> runs_on;
   std::shared_ptr<capture> capturing;
@@ -228,20 +230,13 @@ struct exec_state {
   bool frees_on_launch = false;
   bool launched = false;
   bool destroyed = false;
-  // Since its nodes changed last: see refuse_unordered().
-  bool is_order_known = false;
+  // What its nodes use; null: they have changed. See refuse_unordered().
+  std::shared_ptr<std::vector<access> const> accesses;
   std::size_t in_flight = 0;
   op_ptr last_end;
   op_ptr last_upload;
   // Clones replaced by an update while launches of them were running.
   std::vector<std::shared_ptr<graph_state>> replaced;
-};
-
-// A launch in memory that no other may use meanwhile: an arena, or a slot.
-struct running_launch {
-  void const* memory = nullptr;
-  exec_state const* exec = nullptr;
-  std::uint64_t last = 0;  // of the slot's leases, as it was enqueued
 };
 
 }  // namespace escrow::sim::model

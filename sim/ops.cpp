@@ -2,8 +2,6 @@
 // Operations: how work is put on a stream, waits for other work, starts and completes.
 #include "ops.hpp"
 
-#include "uses.hpp"
-
 namespace escrow::sim::model {
 namespace {
 
@@ -33,8 +31,9 @@ void leave_stream(op_ptr const& o) {
 
 }  // namespace
 
-op_ptr make_op(std::shared_ptr<stream_state> const& stream, work what) {
+op_ptr make_op(std::shared_ptr<stream_state> const& stream, work what, position at) {
   auto o = std::make_shared<op>();
+  o->at = std::move(at);
   o->stream = stream;
   o->what = std::move(what);
   ++stream->pending;
@@ -55,22 +54,44 @@ void release(op_ptr const& o) {
 
 void link_stream_order(op_ptr const& o) {
   auto& d = the().devices[static_cast<std::size_t>(o->stream->device)];
+  auto const follow = [&o](stream_state const& other) {
+    link(other.tail, o);
+    come_behind(o->stream->at, other.at, the().known_done);
+  };
   link(o->stream->tail, o);
   if (o->stream->legacy) {
     for (auto const& [id, other] : d.streams) {
-      if (other->blocking()) link(other->tail, o);
+      if (other->blocking()) follow(*other);
     }
   } else if (o->stream->blocking()) {
-    link(d.legacy->tail, o);
+    follow(*d.legacy);
   }
+}
+
+void link_behind(op_ptr const& earlier, op_ptr const& o) {
+  if (earlier == nullptr) return;
+  link(earlier, o);
+  come_behind(o->stream->at, earlier->at, the().known_done);
+}
+
+void take_place(op_ptr const& o) {
+  ++o->stream->at.own.number;
+  o->at = o->stream->at;
+}
+
+op_ptr append(std::shared_ptr<stream_state> const& stream, work what,
+              std::span<op_ptr const> earlier) {
+  auto o = make_op(stream, std::move(what));
+  link_stream_order(o);
+  for (auto const& e : earlier) link_behind(e, o);
+  take_place(o);
+  stream->tail = o;
+  return o;
 }
 
 op_ptr submit(std::shared_ptr<stream_state> const& stream, work what,
               std::span<op_ptr const> earlier) {
-  auto o = make_op(stream, std::move(what));
-  link_stream_order(o);
-  for (auto const& e : earlier) link(e, o);
-  stream->tail = o;
+  auto o = append(stream, std::move(what), earlier);
   release(o);
   return o;
 }
@@ -85,7 +106,6 @@ void complete(op_ptr const& o) {
   auto& s = the();
   o->done = true;
   o->done_at = time_now();
-  if (!o->uses.empty()) forget_uses(*o);
   o->what = empty_work{};
   --s.pending_ops;
   leave_stream(o);
@@ -96,12 +116,30 @@ void complete(op_ptr const& o) {
   notify();
 }
 
-std::vector<op_ptr> device_tails(int device) {
-  std::vector<op_ptr> tails;
-  for (auto const& [id, stream] : the().devices[static_cast<std::size_t>(device)].streams) {
-    if (stream->tail != nullptr) tails.push_back(stream->tail);
+void enqueued_work::add(stream_state const& stream) {
+  if (stream.tail != nullptr) tails.push_back(stream.tail);
+  places.push_back(stream.at);
+}
+
+enqueued_work work_of_device(int device) {
+  enqueued_work all;
+  for (auto const& [id, stream] : the().devices[static_cast<std::size_t>(device)].streams)
+    all.add(*stream);
+  return all;
+}
+
+enqueued_work work_of(stream_state const& stream) {
+  enqueued_work all;
+  all.add(stream);
+  if (!stream.legacy) return all;
+  for (auto const& [id, other] : the().devices[static_cast<std::size_t>(stream.device)].streams) {
+    if (other->blocking()) all.add(*other);
   }
-  return tails;
+  return all;
+}
+
+void learn(enqueued_work const& done) {
+  for (position const& each : done.places) the().known_done.learn(each);
 }
 
 void notify() {

@@ -11,15 +11,20 @@ namespace escrow::sim::model {
 // The state's mutex is held by whoever calls these.
 
 // An operation on `stream` that waits for nothing yet. link() what it follows, then release() it.
-op_ptr make_op(std::shared_ptr<stream_state> const& stream, work what);
+op_ptr make_op(std::shared_ptr<stream_state> const& stream, work what, position at = {});
 // `later` waits for `earlier`, unless that is null or done.
 void link(op_ptr const& earlier, op_ptr const& later);
 // Nothing more will be linked before `o`; it starts when what it waits for is done.
 void release(op_ptr const& o);
-// Links `o` behind the stream's last operation, and behind the legacy stream's as CUDA's implicit
-// rule says.
+// Links `o`, which the stream has next, behind its last operation, and behind the legacy stream's
+// as CUDA's implicit rule says. Then behind others; then it takes its place.
 void link_stream_order(op_ptr const& o);
-// Puts `what` at the end of the stream, also behind `earlier`.
+void link_behind(op_ptr const& earlier, op_ptr const& o);
+void take_place(op_ptr const& o);
+// Puts `what` at the end of the stream, also behind `earlier`; release() it.
+op_ptr append(std::shared_ptr<stream_state> const& stream, work what,
+              std::span<op_ptr const> earlier = {});
+// The same, and releases it.
 op_ptr submit(std::shared_ptr<stream_state> const& stream, work what,
               std::span<op_ptr const> earlier = {});
 
@@ -30,8 +35,18 @@ bool blocks_caller(work const& what);
 // Marks `o` done and starts what waited for it alone.
 void complete(op_ptr const& o);
 
-// The last operations of all streams of a device; when these are done the device is idle.
-std::vector<op_ptr> device_tails(int device);
+// What is enqueued on streams so far. When the operations are done, the host knows it.
+struct enqueued_work {
+  std::vector<op_ptr> tails;  // those that are not done
+  std::vector<position> places;
+
+  void add(stream_state const& stream);
+};
+enqueued_work work_of_device(int device);
+// The same of a stream; the legacy one stands for all blocking ones.
+enqueued_work work_of(stream_state const& stream);
+// The host has seen that it is done.
+void learn(enqueued_work const& done);
 
 // Hands an operation that may start now to whoever runs it (runner.cpp).
 void begin(op_ptr const& o);

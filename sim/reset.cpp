@@ -23,6 +23,8 @@ void fresh_devices(state& s) {
     d.legacy = std::make_shared<stream_state>();
     d.legacy->device = number;
     d.legacy->id = ++s.next_id;
+    d.legacy->at.own.stream = d.legacy->id;
+    s.known_done.add_stream(d.legacy->id);
     d.legacy->legacy = true;
     d.legacy->runs_on = std::make_shared<executor>();
     d.streams.emplace(d.legacy->id, d.legacy);
@@ -100,8 +102,8 @@ void forget_records(state& s) {
   s.captures_invalidated = 0;
   s.unloaded_launches = 0;
   s.last_invalidation.clear();
-  s.users.clear();
-  s.running_launches.clear();
+  s.known_done = {};
+  s.used = {};
 }
 
 }  // namespace
@@ -140,7 +142,7 @@ void reset(options const& how) {
   s.random.seed(how.seed);
   model::begin_run(s);
   s.recapture_gives_new_id = false;
-  s.may_nodes_share = false;
+  s.may_work_share = false;
   s.virtual_now = {};
   s.fruitless = 0;
   s.started = std::chrono::steady_clock::now();

@@ -70,7 +70,13 @@ void block_on(std::unique_lock<std::mutex>& lock, std::vector<op_ptr> const& lis
   for (auto const& o : list) {
     block(
         lock, [&] { return o->done; }, what);
+    the().known_done.learn(o->at);
   }
+}
+
+void block_on(std::unique_lock<std::mutex>& lock, enqueued_work const& all, char const* what) {
+  block_on(lock, all.tails, what);
+  learn(all);
 }
 
 }  // namespace escrow::sim::model
@@ -83,6 +89,7 @@ void run_until_idle() {
   model::block(
       lock, [&] { return s.pending_ops == 0 && s.callback_queue.empty() && s.running == 0; },
       "run_until_idle");
+  for (int device = 0; device < s.how.devices; ++device) learn(model::work_of_device(device));
 }
 
 }  // namespace escrow::sim

@@ -2,6 +2,7 @@
 // Who moves the model: threads when running free, step() when stepped.
 #pragma once
 
+#include "ops.hpp"
 #include "state.hpp"
 
 #include <functional>
@@ -18,8 +19,9 @@ void defer(callbacks list, std::chrono::microseconds shortest, std::chrono::micr
 // Blocks the host until `ready`, stepping if stepped. `what` is for the message if it never comes.
 void block(std::unique_lock<std::mutex>& lock, std::function<bool()> const& ready,
            char const* what);
-// Blocks until all of `list` are done.
+// Blocks until all of `list` are done, which the host then knows.
 void block_on(std::unique_lock<std::mutex>& lock, std::vector<op_ptr> const& list,
               char const* what);
+void block_on(std::unique_lock<std::mutex>& lock, enqueued_work const& all, char const* what);
 
 }  // namespace escrow::sim::model

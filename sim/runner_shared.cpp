@@ -10,7 +10,6 @@
 #include "ops.hpp"
 #include "overruns.hpp"
 #include "thread.hpp"
-#include "uses.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -57,7 +56,6 @@ bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
     o->began = true;
     o->began_at = time_now();
     refuse_freed(o->what);
-    refuse_overtaking(*o);
     set_guards(o->what);
   }
   ++s.running;
@@ -81,6 +79,7 @@ void run_callback_unlocked(std::unique_lock<std::mutex>& lock, callback const& w
   auto& s = the();
   // After a fault no host function runs, not even those of a device that goes on.
   if (what.of == nullptr || (!is_abandoned(what.of) && s.fault == cudaSuccess)) {
+    if (what.of != nullptr) s.known_done.learn(what.of->at);
     ++s.running;
     lock.unlock();
     run_callbacks({&what, 1});

@@ -15,6 +15,7 @@ namespace escrow::sim::model {
 void forget_stream(stream_state& stream) {
   stream.runs_on->stop = true;
   stream.runs_on->wake.notify_one();
+  the().known_done.forget_stream(stream.id);
   the().devices[static_cast<std::size_t>(stream.device)].streams.erase(stream.id);
 }
 
@@ -95,6 +96,12 @@ void set_frees_block_launches(bool do_block) {
   auto& s = model::the();
   std::lock_guard const lock(s.mutex);
   s.how.frees_block_launches = do_block;
+}
+
+void let_work_share(bool may) {
+  auto& s = model::the();
+  std::lock_guard const lock(s.mutex);
+  s.may_work_share = may;
 }
 
 options current_options() {

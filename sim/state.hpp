@@ -4,6 +4,7 @@
 
 #include "handles.hpp"
 #include "objects.hpp"
+#include "used.hpp"
 
 #include <escrow/sim/control.hpp>
 #include <escrow/sim/recording.hpp>
@@ -144,8 +145,8 @@ struct state {
   std::map<std::string, void const*, std::less<>> image_files;
 
   std::size_t pending_ops = 0;
-  std::unordered_map<void const*, std::vector<op*>> users;  // of memory that leases have
-  std::vector<running_launch> running_launches;
+  host_knowledge known_done;
+  used_memory used;
   // Calls of cudaFree and cudaFreeHost that wait for a device.
   std::size_t waiting_frees = 0;
   std::size_t execs_in_flight = 0;
@@ -156,7 +157,7 @@ struct state {
   std::uint64_t next_id = 0;
   std::uint64_t next_graph_id = 0;
   bool recapture_gives_new_id = false;
-  bool may_nodes_share = false;  // see refuse_unordered()
+  bool may_work_share = false;  // see let_work_share()
 
   // Operations that may start now; drained by pump().
   std::vector<op_ptr> startable;

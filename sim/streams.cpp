@@ -2,12 +2,13 @@
 // Streams and events: looking up handles, making and closing streams, recording and waiting.
 #include "streams.hpp"
 
+#include "accesses.hpp"
 #include "captures.hpp"
 #include "ends.hpp"
 #include "operands.hpp"
 #include "ops.hpp"
+#include "races.hpp"
 #include "runner.hpp"
-#include "uses.hpp"
 
 #include <array>
 
@@ -95,6 +96,8 @@ std::shared_ptr<stream_state> make_stream(int device, unsigned int flags, int pr
   auto stream = std::make_shared<stream_state>();
   stream->device = device;
   stream->id = ++s.next_id;
+  stream->at.own.stream = stream->id;
+  s.known_done.add_stream(stream->id);
   stream->flags = flags;
   stream->priority = priority;
   stream->runs_on = std::make_shared<executor>();
@@ -104,6 +107,9 @@ std::shared_ptr<stream_state> make_stream(int device, unsigned int flags, int pr
 
 void close_stream(stream_state& stream) {
   stream.closed = true;
+  // The legacy stream waits for blocking ones, also when they are gone.
+  auto const& legacy = the().devices[static_cast<std::size_t>(stream.device)].legacy;
+  come_behind(legacy->at, stream.at, the().known_done);
   if (stream.pending == 0) forget_stream(stream);
   the().streams.erase(stream.handle);
 }
@@ -121,11 +127,15 @@ cudaError_t enqueue(api_call& c, cudaStream_t handle, cudaGraphNodeType type, wo
   if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
   if (stream->capturing != nullptr) return capture_work(c, *stream, type, std::move(what));
   if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
-  auto uses = refuse_operands(c.name, what);
+  auto const uses = refuse_operands(c.name, what);
+  std::vector<access> accesses;
+  add_accesses(what, accesses);
   ++c.me.eager_work;
   bool const blocks = blocks_caller(what);
-  op_ptr const enqueued = submit(stream, std::move(what));
-  if (!uses.empty() && !enqueued->done) note_uses(enqueued, std::move(uses));
+  op_ptr const enqueued = append(stream, std::move(what));
+  note_uses(c.name, *stream, enqueued->what, uses);
+  note_accesses(c.name, *stream, accesses);
+  release(enqueued);
   if (blocks) block_on(c.lock, {enqueued}, c.name);
   return cudaSuccess;
 }
@@ -168,8 +178,12 @@ cudaError_t wait(api_call& c, std::shared_ptr<stream_state> const& stream,
     return cudaErrorStreamCaptureIsolation;
   }
   if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
-  if (event->last == nullptr || event->last->done) return cudaSuccess;
-  submit(stream, empty_work{}, std::array{event->last});
+  if (event->last == nullptr) return cudaSuccess;
+  if (event->last->done) {
+    come_behind(stream->at, event->last->at, c.s.known_done);
+  } else {
+    submit(stream, empty_work{}, std::array{event->last});
+  }
   return cudaSuccess;
 }
 

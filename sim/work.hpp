@@ -6,6 +6,7 @@
 #include <escrow/sim/kernel.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -60,6 +61,24 @@ struct guarded_bytes {
   std::size_t bytes = 0;
   std::size_t argument = 0;
   std::string of;
+};
+
+//                  of a fill or a copy, whose bytes are known    of a kernel's pointer
+//     to read      reads                                         may_read: it points to const
+//     to write     writes                                        may_write
+// In stream order, its memory begins or ends: allocates, frees.
+enum class access_kind : std::uint8_t { reads, writes, may_read, may_write, allocates, frees };
+
+// What memory work uses, as far as its parameters tell.
+struct access {
+  std::uintptr_t begin = 0;
+  std::size_t bytes = 1;  // from there on; of a pointer only that it is there
+  access_kind kind = access_kind::reads;
+  kernel_code const* code = nullptr;
+  std::size_t argument = 0;
+  // It is in memory of a device, or, of a fill or copy, in pinned memory: kernels look at flags of
+  // the host's, and a copy has taken pageable memory when its call returns.
+  bool may_race = true;
 };
 
 struct empty_work {};

@@ -97,7 +97,7 @@ inline void begin_machine(std::uint64_t seed) {
   [[maybe_unused]] static bool const is_first = [] {
     // Ids of as many digits in all programs, and in 32 bits.
     sim::reset({.stepped = true, .first_graph_id = 100'000'000});
-    sim::let_nodes_share(true);  // programs look at lifetimes, not at what is in memory
+    sim::let_work_share(true);  // programs look at lifetimes, not at what is in memory
     release_during_a_capture();
     use_memory_and_code_once();
     use_once();

@@ -40,7 +40,8 @@ class Refusals : public pool_world {
           must(cudaGraphLaunch(second, two));
           sync(two);
         },
-        "launches of two execs overlap .*from " + of + ", a pool.*graph_exec");
+        "cudaGraphLaunch: the launch of a graph on stream .* uses memory of " + of +
+            ", a pool .* so does the launch of a graph on stream .*nothing orders .*graph_exec");
   }
   // Freed by the time that it returns.
   void end(buffer&& ended, cudaStream_t on) {
@@ -115,8 +116,8 @@ TEST_F(Refusals, LaunchesOfPlainExecsThatOverlap) {
         for (int i = 0; i < 4; ++i) use_scratch(scratch, two);
         sync(two);
       },
-      "work on a stream: kernel .* uses memory of the pool .*, where the launch of a graph that "
-      "had it has not ended: launch by graph_exec");
+      "kernel .* uses memory of .* so does the launch of a graph on .*, which had it before, and "
+      "nothing orders the two: launch by graph_exec");
 }
 
 TEST_F(Refusals, FreesOfAPoolsMemory) {
@@ -138,6 +139,7 @@ TEST_F(Refusals, MemoryThatIsFreedWhileItsWorkRuns) {
   sim::register_kernel(kernel, &wait_with_memory, {sizeof(void*)}, "waits");
   expect_freed(
       [&] {
+        sim::let_work_share(true);  // or the call that frees it is refused
         void* memory = nullptr;
         must(cudaMallocAsync(&memory, 4096, one));
         std::array<void*, 1> arguments{&memory};
@@ -170,9 +172,9 @@ TEST_F(Refusals, WorkBesideThatOfAnotherLease) {
         use_on_one();
         sync(one);
       },
-      "kernel .*add.* uses memory of the pool .*, where kernel .*add.*, of an earlier lease of "
-      "that "
-      "memory, has not ended.*record_stream");
+      "kernel .*add.* uses memory of .*, and so does kernel .*add.*, which had it before, and "
+      "nothing "
+      "orders the two: tell a lease by record_stream");
   use_on_two(true);
   use_on_one();
   EXPECT_FALSE(is_idle(one));

@@ -44,10 +44,10 @@ class Unordered : public pool_world {
     graph_exec exec(made);
     EXPECT_DEATH(exec.launch(one), "cudaGraphLaunch: no edge of the graph orders " + what +
                                        ", which both use 0x.*: give one of the two nodes");
-    sim::let_nodes_share(true);
+    sim::let_work_share(true);
     exec.launch(one);
     sync(one);
-    sim::let_nodes_share(false);
+    sim::let_work_share(false);
     graph_exec again(made);
     EXPECT_DEATH(again.launch(one), "no edge of the graph orders");
   }

@@ -81,9 +81,9 @@ void advance(std::chrono::nanoseconds how_long);
 // thread.
 void let_forked_children_call(bool may);
 
-// Whether nodes of a graph may use the same memory where no edge orders them: see the guide to
-// testing. By default they may not. Any thread. reset() sets it to false.
-void let_nodes_share(bool may);
+// Whether work may use the same memory where nothing orders it, nodes of a graph, too: see the
+// guide to testing. By default it may not. Any thread. reset() sets it to false.
+void let_work_share(bool may);
 
 // The time since the last reset(): virtual if stepped.
 [[nodiscard]] std::chrono::nanoseconds now();

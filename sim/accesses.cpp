@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collects the pointers of kernels, and the bytes of fills and copies.
+#include "accesses.hpp"
+
+#include "graphs.hpp"
+#include "memory.hpp"
+
+namespace escrow::sim::model {
+namespace {
+
+class collector {
+ public:
+  explicit collector(std::vector<access>& to) : to_(to) {}
+
+  void note(kernel_work const& k) {
+    for (std::size_t i = 0; i < k.code->arg_sizes.size(); ++i) {
+      using kind = argument_kind;
+      kind const what = k.code->kind_of(i);
+      if (what == kind::value || k.code->arg_sizes[i] != sizeof(void*)) continue;
+      void const* const to = k.args.word(i, 0);
+      if (to == nullptr) continue;
+      bool const is_const = what != kind::pointer;
+      to_.push_back({.begin = reinterpret_cast<std::uintptr_t>(to),
+                     .kind = is_const ? access_kind::may_read : access_kind::may_write,
+                     .code = k.code,
+                     .argument = i,
+                     .may_race = place_of(to).type == cudaMemoryTypeDevice});
+    }
+  }
+  void note(copy_work const& c) {
+    cudaExtent const& extent = c.shape.extent;
+    auto const part = [&](cudaPitchedPtr const& at, cudaPos const& from, memory_place const& place,
+                          access_kind kind) {
+      if (at.ptr == nullptr || extent.width == 0 || extent.height == 0 || extent.depth != 1) return;
+      std::size_t const row = from.z * at.ysize + from.y;
+      auto const begin = reinterpret_cast<std::uintptr_t>(at.ptr) + row * at.pitch + from.x;
+      note(begin, span_of(extent.width, at.pitch, extent.height), place, kind);
+    };
+    part(c.shape.dstPtr, c.shape.dstPos, c.to, access_kind::writes);
+    part(c.shape.srcPtr, c.shape.srcPos, c.from, access_kind::reads);
+  }
+  void note(fill_work const& f) {
+    std::size_t const width = f.shape.width * f.shape.elementSize;
+    if (width == 0 || f.shape.height == 0) return;
+    note(reinterpret_cast<std::uintptr_t>(f.shape.dst),
+         span_of(width, f.shape.pitch, f.shape.height), f.to, access_kind::writes);
+  }
+  template <class Other>
+  void note(Other const& /*what*/) {}
+
+ private:
+  // A row after another, of which each begins so many bytes behind the one before.
+  static std::size_t span_of(std::size_t width, std::size_t pitch, std::size_t rows) {
+    return rows > 1 ? pitch * (rows - 1) + width : width;
+  }
+  void note(std::uintptr_t begin, std::size_t bytes, memory_place const& place, access_kind kind) {
+    to_.push_back({.begin = begin,
+                   .bytes = bytes,
+                   .kind = kind,
+                   .may_race = place.type != cudaMemoryTypeUnregistered});
+  }
+
+  std::vector<access>& to_;
+};
+
+}  // namespace
+
+void add_accesses(work const& what, std::vector<access>& to) {
+  collector found(to);
+  std::visit([&](auto const& each) { found.note(each); }, what);
+}
+
+std::vector<access> accesses_of(graph_state const& graph) {
+  std::vector<access> all;
+  for (auto const& node : graph.nodes) {
+    if (node->enabled) add_accesses(node->what, all);
+    for (auto const& inner : inner_graphs(*node)) {
+      auto const more = accesses_of(*inner);
+      all.insert(all.end(), more.begin(), more.end());
+    }
+  }
+  return all;
+}
+
+bool is_conflict(access const& a, access const& b, bool of_kernels) {
+  using kind = access_kind;
+  if (a.kind >= kind::allocates && b.kind >= kind::allocates) return false;  // nobody has used it
+  if (is_exclusive(a.kind) || is_exclusive(b.kind)) return true;
+  if (!of_kernels || (a.kind != kind::may_write && b.kind != kind::may_write)) return false;
+  if (a.code == nullptr || b.code == nullptr) return true;
+  // Two runs of one kernel may add to the same.
+  return a.begin == b.begin && (a.kind != b.kind || a.code != b.code);
+}
+
+std::string name_of(access const& what) {
+  switch (what.kind) {
+    case access_kind::reads:
+      return "a copy";
+    case access_kind::writes:
+      return "a fill or copy";
+    case access_kind::allocates:
+      return "cudaMallocAsync";
+    case access_kind::frees:
+      return "cudaFreeAsync";
+    default:
+      return name_of(*what.code, what.argument);
+  }
+}
+
+}  // namespace escrow::sim::model

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compares what work uses with what other work has used that it is not behind.
+#include "races.hpp"
+
+#include "accesses.hpp"
+#include "operands.hpp"
+#include "state.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+
+namespace escrow::sim::model {
+namespace {
+
+std::string stream_text(cudaStream_t stream) {
+  return stream == nullptr ? "a default stream" : "stream " + text_of(stream);
+}
+
+bool overlap(access const& a, access const& b) {
+  return a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
+}
+
+// Whatever conflicts with `old` later conflicts with `now`, which is behind it.
+bool stands_for(access const& now, access const& old) {
+  bool const covers = now.begin <= old.begin && old.begin + old.bytes <= now.begin + now.bytes;
+  bool const is_alike = now.kind == old.kind && now.code == old.code;
+  return covers && (is_alike || is_exclusive(now.kind));
+}
+
+[[noreturn]] void refuse(char const* call, touch const& now, touch const& before) {
+  auto const* const shared =
+      reinterpret_cast<void const*>(std::max(now.what.begin, before.what.begin));
+  memory_use const its = lease_around(shared);
+  give_up(std::string(call) + ": " + name_of(now.what) + " on " + stream_text(now.on) + " uses " +
+          text_of(shared) + (its.of.empty() ? "" : ", of the pool \"" + its.of + "\",") +
+          " as does " + name_of(before.what) + ", enqueued before on " + stream_text(before.on) +
+          ", and nothing orders the two: record an event behind the first, and let the other "
+          "stream wait for it (cudaStreamWaitEvent); or enqueue both on one stream; "
+          "sim::let_work_share(true) permits it");
+}
+
+void look_at(char const* call, position const& at, touch const& now, used_memory::touches& others) {
+  bool const of_kernels = asked_audits() == audits::all;
+  std::erase_if(others, [&](touch const& other) {
+    if (the().known_done.has(other.when)) return true;
+    if (!overlap(now.what, other.what)) return false;
+    if (at.is_behind(other.when)) return stands_for(now.what, other.what);
+    if (is_conflict(now.what, other.what, of_kernels)) refuse(call, now, other);
+    return false;
+  });
+}
+
+}  // namespace
+
+void note_accesses(char const* call, stream_state const& stream,
+                   std::vector<access> const& accesses) {
+  if (asked_audits() == audits::off || the().may_work_share || the().fault != cudaSuccess) return;
+  constexpr std::size_t short_max = used_memory::short_max;
+  used_memory& used = the().used;
+  for (access const& each : accesses) {
+    if (!each.may_race) continue;
+    touch const now{each, stream.at.own, stream.handle};
+    std::uintptr_t const first = each.begin - std::min<std::uintptr_t>(each.begin, short_max);
+    auto at = used.short_ones.lower_bound(first);
+    while (at != used.short_ones.end() && at->first < each.begin + each.bytes) {
+      look_at(call, stream.at, now, at->second);
+      at = at->second.empty() ? used.short_ones.erase(at) : std::next(at);
+    }
+    look_at(call, stream.at, now, used.long_ones);
+    (each.bytes <= short_max ? used.short_ones[each.begin] : used.long_ones).push_back(now);
+  }
+}
+
+namespace {
+
+std::string user_text(lease_use const& its) {
+  std::string const what = its.code != nullptr ? "kernel \"" + its.code->name + "\"" : its.what;
+  return what + " on " + stream_text(its.on);
+}
+
+// If the two may not run at the same time: what to do.
+char const* advice_against(lease_use const& now, lease_use const& other) {
+  bool const was_launch = other.exec != nullptr;
+  if (now.exec != nullptr) {
+    if (!was_launch || other.exec == now.exec) return nullptr;
+    return "launch by graph_exec or hoisted::launch(), which order their launches, or on one "
+           "stream";
+  }
+  if (was_launch) {
+    if (other.last >= now.number) return nullptr;
+    return "launch by graph_exec or hoisted::launch(), or end the exec, or release what hoist() "
+           "returned, behind the last launch";
+  }
+  if (other.number >= now.number) return nullptr;
+  return "tell a lease by record_stream() of each other stream before its work is enqueued, and "
+         "release it behind the last";
+}
+
+void forget_known_leases(used_memory& used) {
+  std::erase_if(used.leases, [](auto const& each) {
+    return std::ranges::all_of(each.second,
+                               [](lease_use const& use) { return the().known_done.has(use.when); });
+  });
+  used.leases_max = 2 * used.leases.size() + 64;
+}
+
+void note_use(char const* call, position const& at, lease_use const& now, memory_use const& of) {
+  used_memory& used = the().used;
+  if (used.leases.size() > used.leases_max) forget_known_leases(used);
+  auto& others = used.leases[of.lease.memory];
+  std::erase_if(others, [&](lease_use const& other) {
+    if (the().known_done.has(other.when)) return true;
+    if (at.is_behind(other.when)) return (now.exec == nullptr) == (other.exec == nullptr);
+    char const* const what_to_do = advice_against(now, other);
+    if (what_to_do == nullptr) return false;
+    give_up(std::string(call) + ": " + user_text(now) + " uses memory of \"" + of.of +
+            "\", a pool or a sharing group, and so does " + user_text(other) +
+            ", which had it before, and nothing orders the two: " + what_to_do);
+  });
+  others.push_back(now);
+}
+
+}  // namespace
+
+void note_uses(char const* call, stream_state const& stream, work const& what,
+               std::vector<memory_use> const& uses) {
+  if (the().fault != cudaSuccess) return;
+  auto const* const k = std::get_if<kernel_work>(&what);
+  for (memory_use const& each : uses) {
+    lease_use const now{.when = stream.at.own,
+                        .number = each.lease.number,
+                        .code = k == nullptr ? nullptr : k->code,
+                        .what = std::holds_alternative<copy_work>(what) ? "a copy" : "a fill",
+                        .on = stream.handle};
+    note_use(call, stream.at, now, each);
+  }
+}
+
+void note_uses(char const* call, stream_state const& stream, exec_state const& exec,
+               std::vector<memory_use> const& uses) {
+  if (the().fault != cudaSuccess) return;
+  for (memory_use const& each : uses) {
+    lease_use const now{.when = stream.at.own,
+                        .exec = &exec,
+                        .last = each.lease.last,
+                        .what = "the launch of a graph",
+                        .on = stream.handle};
+    note_use(call, stream.at, now, each);
+  }
+}
+
+}  // namespace escrow::sim::model

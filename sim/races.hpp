@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Work that uses the same memory as other work, where nothing orders the two.
+#pragma once
+
+#include "objects.hpp"
+
+namespace escrow::sim::model {
+
+// Work has been put last on the stream, by this call, and uses this. Each ends the process if other
+// work, which this is not behind, conflicts with it. Lock held.
+
+// Bytes; of two kernels only with ESCROW_AUDIT=1.
+void note_accesses(char const* call, stream_state const& stream,
+                   std::vector<access> const& accesses);
+// Memory of leases: work of a later lease may not run beside that of an earlier one.
+void note_uses(char const* call, stream_state const& stream, work const& what,
+               std::vector<memory_use> const& uses);
+// Of a launch: arenas, and slots that were claimed in captures. Launches of two execs may not have
+// the same.
+void note_uses(char const* call, stream_state const& stream, exec_state const& exec,
+               std::vector<memory_use> const& uses);
+
+}  // namespace escrow::sim::model
