@@ -99,9 +99,9 @@ std::string name_of(access const& what) {
     case access_kind::writes:
       return "a fill or copy";
     case access_kind::allocates:
-      return "cudaMallocAsync";
+      return "its allocation";
     case access_kind::frees:
-      return "cudaFreeAsync";
+      return "its free";
     default:
       return name_of(*what.code, what.argument);
   }

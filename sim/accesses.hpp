@@ -25,7 +25,7 @@ std::vector<access> accesses_of(graph_state const& graph);
 // types they may write, which they need not do.
 bool is_conflict(access const& a, access const& b, bool of_kernels);
 
-// For messages: "a fill or copy", the name of a call, or a kernel and its argument.
+// For messages: "a fill or copy", "its free", or a kernel and its argument.
 std::string name_of(access const& what);
 
 }  // namespace escrow::sim::model

@@ -28,6 +28,16 @@ bool stands_for(access const& now, access const& old) {
   return covers && (is_alike || is_exclusive(now.kind));
 }
 
+std::string advice_for(access_kind now) {
+  if (now == access_kind::frees) {
+    return "free memory behind the last work that uses it: retire() its owner on that work's "
+           "stream, or retire_after() an event behind it";
+  }
+  return "record an event behind the first, and let the other stream wait for it "
+         "(cudaStreamWaitEvent); or enqueue both on one stream; sim::let_work_share(true) permits "
+         "it";
+}
+
 [[noreturn]] void refuse(char const* call, touch const& now, touch const& before) {
   auto const* const shared =
       reinterpret_cast<void const*>(std::max(now.what.begin, before.what.begin));
@@ -35,9 +45,7 @@ bool stands_for(access const& now, access const& old) {
   give_up(std::string(call) + ": " + name_of(now.what) + " on " + stream_text(now.on) + " uses " +
           text_of(shared) + (its.of.empty() ? "" : ", of the pool \"" + its.of + "\",") +
           " as does " + name_of(before.what) + ", enqueued before on " + stream_text(before.on) +
-          ", and nothing orders the two: record an event behind the first, and let the other "
-          "stream wait for it (cudaStreamWaitEvent); or enqueue both on one stream; "
-          "sim::let_work_share(true) permits it");
+          ", and nothing orders the two: " + advice_for(now.what.kind));
 }
 
 void look_at(char const* call, position const& at, touch const& now, used_memory::touches& others) {

@@ -209,9 +209,11 @@ TEST_F(Races, MemoryInStreamOrder) {
   void* early = nullptr;
   must(cudaMallocAsync(&early, bytes, one));
   EXPECT_DEATH(must(cudaMemsetAsync(early, 0, bytes, two)),
-               "a fill or copy on .* as does cudaMallocAsync, enqueued before on");
+               "a fill or copy on .* as does its allocation, enqueued before on");
   must(cudaMemsetAsync(early, 0, bytes, one));
-  EXPECT_DEATH(must(cudaFreeAsync(early, two)), "cudaFreeAsync on .* a fill or copy");
+  EXPECT_DEATH(
+      must(cudaFreeAsync(early, two)),
+      "cudaFreeAsync: its free on .* a fill or copy, .*retire.. its owner on that work.s stream");
   sync(one);
   must(cudaFreeAsync(early, two));
   sync(two);

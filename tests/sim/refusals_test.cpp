@@ -70,6 +70,7 @@ TEST_F(Refusals, WorkInFreedMemory) {
 TEST_F(Refusals, MemoryThatIsFreedBeforeItsWorkBegins) {
   expect_freed(
       [&] {
+        sim::let_work_share(true);  // or the call that frees it is refused: see races_test.cpp
         buffer made(64);
         hold_up(one);
         must(launch_add(one, made.data(), 1));
@@ -139,7 +140,7 @@ TEST_F(Refusals, MemoryThatIsFreedWhileItsWorkRuns) {
   sim::register_kernel(kernel, &wait_with_memory, {sizeof(void*)}, "waits");
   expect_freed(
       [&] {
-        sim::let_work_share(true);  // or the call that frees it is refused
+        sim::let_work_share(true);  // the same
         void* memory = nullptr;
         must(cudaMallocAsync(&memory, 4096, one));
         std::array<void*, 1> arguments{&memory};
