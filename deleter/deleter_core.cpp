@@ -8,7 +8,6 @@
 #include <chrono>
 #include <utility>
 
-#include "escrow/core/error.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/internal/device.hpp"
 

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "escrow/core/error.hpp"
-#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/json.hpp"
 #include "escrow/internal/launch_order.hpp"
 #include "escrow/internal/parked_group.hpp"

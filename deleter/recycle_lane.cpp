@@ -7,7 +7,6 @@
 #include <new>
 #include <utility>
 
-#include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_accounts.hpp"
 #include "escrow/internal/pending_events.hpp"
 

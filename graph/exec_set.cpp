@@ -10,7 +10,6 @@
 #include "exec_state.hpp"
 #include "graph_core.hpp"
 #include "graph_shape.hpp"
-#include "graph_survey.hpp"
 
 namespace escrow::inline v0_2 {
 

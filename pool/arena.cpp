@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "device_store.hpp"
-#include "escrow/core/error.hpp"
 #include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/launch_order.hpp"

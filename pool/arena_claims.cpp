@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Claims of captures from the arena of a sharing group.
 #include <algorithm>
-#include <exception>
 #include <limits>
-#include <memory>
 #include <mutex>
-#include <span>
 #include <utility>
 
 #include "arena.hpp"
@@ -15,8 +12,6 @@
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/launch_order.hpp"
 #include "escrow/internal/parked_group.hpp"
-#include "escrow/internal/reference_set.hpp"
-#include "escrow/pool/device_memory.hpp"
 
 namespace escrow::inline v0_2 {
 

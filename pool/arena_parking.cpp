@@ -6,8 +6,6 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <string>
-#include <vector>
 
 #include "arena.hpp"
 #include "device_store.hpp"

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <concepts>
 #include <cstddef>
 #include <memory>
 #include <type_traits>

@@ -170,12 +170,6 @@ class ref {
  public:
   ref() noexcept = default;
   explicit ref(T& held) noexcept : held_(&held) { held.add_ref(); }
-  // Takes over the caller's reference.
-  [[nodiscard]] static ref adopt(T* held) noexcept {
-    ref result;
-    result.held_ = held;
-    return result;
-  }
   ref(ref const& other) noexcept : held_(other.held_) {
     if (held_ != nullptr) held_->add_ref();
   }

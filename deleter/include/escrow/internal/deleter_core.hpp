@@ -14,8 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
-#include <memory>
 #include <mutex>
 #include <thread>
 

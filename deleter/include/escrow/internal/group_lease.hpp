@@ -15,7 +15,6 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/launch_order.hpp"

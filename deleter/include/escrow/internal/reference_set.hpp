@@ -21,15 +21,12 @@
 
 #include "escrow/core/event.hpp"
 #include "escrow/deleter/deleter_options.hpp"
-#include "escrow/deleter/sharing_group.hpp"
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/internal/group_lease.hpp"
 #include "escrow/internal/held_memory.hpp"
 #include "escrow/internal/hoist_note.hpp"
 #include "escrow/internal/kept_sets.hpp"
 #include "escrow/internal/launch_order.hpp"
-#include "escrow/internal/never_destroyed.hpp"
-#include "escrow/internal/ready_event.hpp"
 
 namespace escrow::inline v0_2 {
 

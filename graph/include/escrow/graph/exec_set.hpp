@@ -2,8 +2,6 @@
 // One executable graph for many graphs of equal shape, which are launched one at a time.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>

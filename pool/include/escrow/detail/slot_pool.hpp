@@ -16,7 +16,6 @@
 #include <span>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "escrow/core/error.hpp"
