@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What becomes of the slot of a lease that ends, whatever fails.
-#include "lease_end.hpp"
-
 #include <algorithm>
 #include <exception>
 #include <string>
@@ -10,15 +8,26 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
+#include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_2 {
 
-void slot_pool::lease_end::refuse_other_thread(slot const& leased, std::string_view what_it_did) {
+namespace {
+
+// Its graph has them.
+void forget_captured_uses(slot& used) noexcept {
+  used.end_in_group();
+  std::erase_if(used.unrecorded_, [](stream_use const& use) { return use.id == 0; });
+}
+
+}  // namespace
+
+void slot_pool::state::refuse_other_thread(slot const& leased, char const* what_it_did) {
   throw usage_error(
       "lease::release",
       "a lease of \"" + leased.of_.label + "\"" + leased.claim_text() +
           ": cudaStreamPerThread names another stream on this thread than on the one that " +
-          std::string(what_it_did),
+          what_it_did,
       "release on that thread; after a claim on cudaStreamPerThread, "
       "release(stream) with another stream will do, too");
 }
@@ -29,10 +38,10 @@ void slot_pool::lease_end::refuse_other_thread(slot const& leased, std::string_v
 // -- captures something else    is held by that graph, too, and has its records deferred. The
 //                               claiming stream of a lease of a capture: as release_after_capture()
 // -- has an invalidated capture has its records deferred
-void slot_pool::lease_end::release_on(state& in, claimed_slot& lease, stream_use on,
-                                      capture_reuse::claim_state const& claim,
-                                      bool is_claiming_stream, char const* call) {
-  if (lease.what->place_ != nullptr && release_in_run(in, lease, on)) return;
+void slot_pool::state::release_on(claimed_slot& lease, stream_use on,
+                                  capture_reuse::claim_state const& claim, bool is_claiming_stream,
+                                  char const* call) {
+  if (lease.what->place_ != nullptr && release_in_run(lease, on)) return;
   detail::capture_dependencies after;
   capture_info const capture = recordable_capture_of(on.handle, &after);
   capture_frontier end;  // before another call on the stream
@@ -40,9 +49,9 @@ void slot_pool::lease_end::release_on(state& in, claimed_slot& lease, stream_use
   if (capture.is_none() && on.id == 0) on.id = stream_id(on.handle);
   bool const is_known = is_claiming_stream || (on.id != 0 && on.id == lease.on.id);
   if (!is_known && capture.status != capture_status::invalidated) {
-    in.require_device(call, on.handle, capture,
-                      "release on a stream of the pool's device, and tell record_stream() of the "
-                      "other");
+    require_device(call, on.handle, capture,
+                   "release on a stream of the pool's device, and tell record_stream() of the "
+                   "other");
   }
   bool const is_of_capture = lease.capture_id != 0;
   // A lease that was told of a stream after its capture is in a later one of its graph, which does
@@ -57,16 +66,16 @@ void slot_pool::lease_end::release_on(state& in, claimed_slot& lease, stream_use
     }
   }
   bool const is_over = is_of_capture && is_claiming_stream && capture.id != lease.capture_id;
-  if (is_over && !capture.is_none()) return release_after_capture(in, lease);
+  if (is_over && !capture.is_none()) return release_after_capture(lease);
   // Work on the slot may have been captured. Its own graph does not hold it, if it was hoisted or
   // recaptured since the claim.
   if (capture.is_active() && !claim.is_held_in(capture.id)) {
-    in.hold_in_graph(*lease.what, capture, false, {});
+    hold_in_graph(*lease.what, capture, false, {});
   }
   // The lease may not have been used: what was before its claim is not behind `on` then.
   slot const& used = *lease.what;
   if (!is_known && capture.is_none() && !is_of_capture && !used.is_done_) {
-    if (used.is_uncovered_ || used.place_ != nullptr) return release_or_defer(in, lease, on);
+    if (used.is_uncovered_ || used.place_ != nullptr) return release_or_defer(lease, on);
     check(cudaStreamWaitEvent(on.handle, used.ready(), 0), "cudaStreamWaitEvent");
     for (cached_event const& also : used.also_ready_) {
       check(cudaStreamWaitEvent(on.handle, also.recorded.get(), 0), "cudaStreamWaitEvent");
@@ -75,22 +84,21 @@ void slot_pool::lease_end::release_on(state& in, claimed_slot& lease, stream_use
   if (is_in_its_own) {
     // A stream's later work in a capture comes after its earlier work.
     bool const is_behind_claim = is_claiming_stream || is_same_stream(lease.on, on);
-    return release_captured(in, lease, capture, end, is_behind_claim);
+    return release_captured(lease, capture, end, is_behind_claim);
   }
   if (capture.is_none()) {
-    auto const [status, failed] = release_eager(in, lease, on);
+    auto const [status, failed] = release_eager(lease, on);
     check(status, failed);
   } else {
-    release_or_defer(in, lease, on);
+    release_or_defer(lease, on);
   }
 }
 
 // Inlined, and release_eager() has a copy of `on`: with g++ 13 a claim and release on 8 threads
 // takes 1.4 times as long otherwise (H100).
-[[gnu::always_inline]] inline slot& slot_pool::lease_end::take_used(state& in,
-                                                                    claimed_slot& lease) noexcept {
+[[gnu::always_inline]] inline slot& slot_pool::state::take_used(claimed_slot& lease) noexcept {
   slot& used = *std::exchange(lease.what, nullptr);
-  in.untrack(used);
+  untrack(used);
   if (used.place_ != nullptr) [[unlikely]]
     used.end_in_group();
   used.is_done_ = false;
@@ -99,14 +107,13 @@ void slot_pool::lease_end::release_on(state& in, claimed_slot& lease, stream_use
   used.covered_by_.reset();
   if (!used.also_ready_.empty()) [[unlikely]]
     used.also_ready_.clear();  // the claiming stream waited for them
-  used.released_at_ = in.stamp();
+  used.released_at_ = stamp();
   return used;
 }
 
-record_status slot_pool::lease_end::release_eager(state& in, claimed_slot& lease,
-                                                  stream_use on) noexcept {
+record_status slot_pool::state::release_eager(claimed_slot& lease, stream_use on) noexcept {
   bool const was_captured = lease.capture_id != 0;
-  slot& used = take_used(in, lease);
+  slot& used = take_used(lease);
   used.key_ = on.id;
   if (was_captured) [[unlikely]]
     forget_captured_uses(used);
@@ -114,43 +121,42 @@ record_status slot_pool::lease_end::release_eager(state& in, claimed_slot& lease
     used.unrecorded_.push_back(on);
   }
   // First: once the slot is returned, the pool may be destroyed.
-  in.record_deferred(on);
+  record_deferred(on);
   if (used.unrecorded_.empty()) [[likely]] {
-    in.end_lease(used);
+    end_lease(used);
     return {};
   }
-  record_status const recorded = in.record_uses(used);
-  in.wait_in_scope(used);
-  in.finish_release(used);
+  record_status const recorded = record_uses(used);
+  wait_in_scope(used);
+  finish_release(used);
   return recorded;
 }
 
 // On the stream of the sharing_group::run() that it was claimed in: the call's end records an event
 // for all.
-bool slot_pool::lease_end::release_in_run(state& in, claimed_slot& lease, stream_use on) noexcept {
+bool slot_pool::state::release_in_run(claimed_slot& lease, stream_use on) noexcept {
   slot const& leased = *lease.what;
   if (lease.capture_id != 0 || !leased.unrecorded_.empty()) return false;
   group_scope const* const scope = group_scope::of(leased.place_->graph);
-  if (scope == nullptr || scope->stream != on.handle || on.device != in.options.device) {
+  if (scope == nullptr || scope->stream != on.handle || on.device != options.device) {
     return false;
   }
   if (!captures_nothing(on.handle)) return false;
   on.id = scope->stream_id;
-  slot& used = take_used(in, lease);
+  slot& used = take_used(lease);
   used.key_ = on.id;
-  in.record_deferred(on);
-  in.end_lease(used);
+  record_deferred(on);
+  end_lease(used);
   return true;
 }
 
 // Records on the claiming stream and on `on`, or defers that.
-void slot_pool::lease_end::release_or_defer(state& in, claimed_slot& lease,
-                                            stream_use const& on) noexcept {
+void slot_pool::state::release_or_defer(claimed_slot& lease, stream_use const& on) noexcept {
   bool const is_claiming_stream = is_same_stream(lease.on, on);
-  if (lease.capture_id != 0 && is_claiming_stream) return release_after_capture(in, lease);
+  if (lease.capture_id != 0 && is_claiming_stream) return release_after_capture(lease);
   bool const was_captured = lease.capture_id != 0;
   stream_use const claimed_on = lease.on;
-  slot& used = take_used(in, lease);
+  slot& used = take_used(lease);
   used.key_ = free_lists::own_list_of(used);
   if (was_captured) {
     forget_captured_uses(used);
@@ -161,30 +167,25 @@ void slot_pool::lease_end::release_or_defer(state& in, claimed_slot& lease,
   if (!is_claiming_stream && std::ranges::none_of(used.unrecorded_, is_it)) {
     used.unrecorded_.push_back(on);
   }
-  static_cast<void>(in.record_uses(used));
-  in.wait_in_scope(used);
-  in.finish_release(used);
+  static_cast<void>(record_uses(used));
+  wait_in_scope(used);
+  finish_release(used);
 }
 
-void slot_pool::lease_end::release_after_capture(state& in, claimed_slot& lease) noexcept {
+void slot_pool::state::release_after_capture(claimed_slot& lease) noexcept {
   forget_captured_uses(*lease.what);
-  if (lease.what->unrecorded_.empty()) return release_idle(in, lease);
-  slot& used = take_used(in, lease);
+  if (lease.what->unrecorded_.empty()) return release_idle(lease);
+  slot& used = take_used(lease);
   used.key_ = free_lists::own_list_of(used);
-  static_cast<void>(in.record_uses(used));
-  in.finish_release(used);
+  static_cast<void>(record_uses(used));
+  finish_release(used);
 }
 
-void slot_pool::lease_end::forget_captured_uses(slot& used) noexcept {
-  used.end_in_group();
-  std::erase_if(used.unrecorded_, [](stream_use const& use) { return use.id == 0; });
-}
-
-void slot_pool::lease_end::release_idle(state& in, claimed_slot& lease) noexcept {
-  slot& used = take_used(in, lease);
+void slot_pool::state::release_idle(claimed_slot& lease) noexcept {
+  slot& used = take_used(lease);
   used.is_done_ = true;
   used.unrecorded_.clear();
-  in.end_lease(used);
+  end_lease(used);
 }
 
 // Calls nothing with a stream.
@@ -192,10 +193,9 @@ void slot_pool::lease_end::release_idle(state& in, claimed_slot& lease) noexcept
 // -- was over when the owner's destruction began       is idle
 // -- is before the claiming stream's last record       waits for that
 // -- else                                              has its records deferred
-void slot_pool::lease_end::release_reclaimed(state& in, claimed_slot& lease,
-                                             stream_use const& on) noexcept {
+void slot_pool::state::release_reclaimed(claimed_slot& lease, stream_use const& on) noexcept {
   slot& used = *lease.what;
-  if (lease.capture_id != 0) return release_or_defer(in, lease, on);
+  if (lease.capture_id != 0) return release_or_defer(lease, on);
   retirement_cover const cover = cover_of_reclaim();
   // Relaxed: see use_clock.
   std::uint64_t const accessed = lease.resource->accessed.load(std::memory_order_relaxed);
@@ -205,18 +205,18 @@ void slot_pool::lease_end::release_reclaimed(state& in, claimed_slot& lease,
   };
   bool const is_on_claiming_stream = is_same_stream(lease.on, on);
   if (may_cover && is_covered(lease.on) && is_on_claiming_stream && used.unrecorded_.empty()) {
-    return release_idle(in, lease);
+    return release_idle(lease);
   }
   if (accessed < used.recorded_at_ && is_on_claiming_stream && used.unrecorded_.empty()) {
-    slot& recorded = take_used(in, lease);
+    slot& recorded = take_used(lease);
     recorded.key_ = free_lists::own_list_of(recorded);
-    return in.finish_release(recorded);
+    return finish_release(recorded);
   }
-  release_or_defer(in, lease, on);
+  release_or_defer(lease, on);
 }
 
-void slot_pool::lease_end::release_captured(state& in, claimed_slot& lease, capture_info const& of,
-                                            capture_frontier& end, bool is_behind_claim) {
+void slot_pool::state::release_captured(claimed_slot& lease, capture_info const& of,
+                                        capture_frontier& end, bool is_behind_claim) {
   slot& used = *lease.what;
   for (stream_use const& also : used.unrecorded_) {
     device_scope const current(also.device);
@@ -228,43 +228,42 @@ void slot_pool::lease_end::release_captured(state& in, claimed_slot& lease, capt
     }
     end.merge(capture_frontier(also_after));
   }
-  used.released_at_ = in.stamp();
-  in.untrack(used);  // before the slot may have a new lease
+  used.released_at_ = stamp();
+  untrack(used);  // before the slot may have a new lease
   bool is_free = false;
   try {
-    is_free = in.reuse.end_lease_in(used, of, end.all(), is_behind_claim);
+    is_free = reuse.end_lease_in(used, of, end.all(), is_behind_claim);
   } catch (...) {
-    in.track(used);
+    track(used);
     throw;
   }
   lease.what = nullptr;  // the slot may already have a new lease
   if (!is_free) return;
   used.may_be_in_graphs_ = false;
-  in.go_home(used);
+  go_home(used);
 }
 
-void slot_pool::lease_end::release_after_failure(state& in, claimed_slot& lease,
-                                                 bool is_told) noexcept {
+void slot_pool::state::release_after_failure(claimed_slot& lease, bool is_told) noexcept {
   capture_info capture;
   try {
-    if (lease.capture_id == 0) in.require_stream("lease::~lease", lease.on, lease.what);
-    device_scope const device(in.options.device);
+    if (lease.capture_id == 0) require_stream("lease::~lease", lease.on, lease.what);
+    device_scope const device(options.device);
     if (!is_other_thread(lease.on)) capture = recordable_capture_of(lease.on.handle);
   } catch (usage_error const& error) {  // the stream was destroyed
-    if (!is_told) in.core.report(error);
+    if (!is_told) core.report(error);
     return slot_pool::leak(lease);
   } catch (std::exception const&) {  // treat as not capturing
   }
   if (!capture.is_active()) {
-    release_or_defer(in, lease, lease.on);
+    release_or_defer(lease, lease.on);
     return;
   }
   // Its graph keeps it, and no claim of the capture gets it. Another graph could not hold it.
-  if (!in.reuse.state_of(lease).is_held_in(capture.id) || !leave_to_graph(lease))
+  if (!reuse.state_of(lease).is_held_in(capture.id) || !leave_to_graph(lease))
     slot_pool::leak(lease);
 }
 
-bool slot_pool::lease_end::was_told_after_its_capture(slot const& leased) noexcept {
+bool slot_pool::state::was_told_after_its_capture(slot const& leased) noexcept {
   // Outside of captures only the id of a stream is asked.
   return std::ranges::any_of(leased.unrecorded_, [](auto const& use) { return use.id != 0; });
 }

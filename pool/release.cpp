@@ -8,7 +8,7 @@
 #include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
-#include "lease_end.hpp"
+#include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_2 {
 
@@ -40,24 +40,24 @@ void slot_pool::release(claimed_slot& lease) {
   capture_reuse::claim_state claim;
   if (lease.capture_id != 0) [[unlikely]] {
     claim = in.reuse.state_of(lease);
-    if (claim.is_over) return lease_end::release_after_capture(in, lease);
+    if (claim.is_over) return in.release_after_capture(lease);
   }
   if (is_reclaiming()) {
     // A run() of this thread's: so it may call with the stream.
-    if (lease.what->place_ != nullptr && lease_end::release_in_run(in, lease, lease.on)) return;
-    return lease_end::release_reclaimed(in, lease, lease.on);
+    if (lease.what->place_ != nullptr && in.release_in_run(lease, lease.on)) return;
+    return in.release_reclaimed(lease, lease.on);
   }
   if (is_other_thread(lease.on)) [[unlikely]]
-    lease_end::refuse_other_thread(*lease.what, "claimed");
+    state::refuse_other_thread(*lease.what, "claimed");
   if (lease.capture_id == 0) in.require_stream("lease::release", lease.on, lease.what);
   try {
     std::optional<device_scope> device;
     if (is_ambiguous(lease.on.handle)) device.emplace(in.options.device);  // the claiming stream's
     if (lease.uncovered_by != nullptr && in.release_uncovered(lease)) return;
-    lease_end::release_on(in, lease, lease.on, claim, true, "lease::release");
+    in.release_on(lease, lease.on, claim, true, "lease::release");
   } catch (cuda_error const& failed) {
     if (failed.status() != cudaErrorNotPermitted || lease.what == nullptr) throw;
-    lease_end::release_or_defer(in, lease, lease.on);
+    in.release_or_defer(lease, lease.on);
   }
 }
 
@@ -69,8 +69,8 @@ void slot_pool::release(claimed_slot& lease, stream_ref stream, char const* call
     bool const needs_none = lease.uncovered_by != nullptr || is_reclaiming();
     bool const is_claiming = needs_none && lease.capture_id == 0 && is_same_stream(lease.on, on);
     if (is_claiming) return release(lease);
-    if (is_reclaiming()) return lease_end::release_reclaimed(in, lease, on);
-    lease_end::release_on(in, lease, on, in.reuse.state_of(lease), false, call);
+    if (is_reclaiming()) return in.release_reclaimed(lease, on);
+    in.release_on(lease, on, in.reuse.state_of(lease), false, call);
   } catch (cuda_error const& failed) {
     if (failed.status() != cudaErrorNotPermitted || lease.what == nullptr) throw;
     // A default stream is that of the pool's device: a callback has no current one.
@@ -95,7 +95,7 @@ void slot_pool::release_at_end(claimed_slot& lease) noexcept {
       is_refusal = dynamic_cast<usage_error const*>(&error) != nullptr;
     }
   }
-  lease_end::release_after_failure(in, lease, is_refusal);
+  in.release_after_failure(lease, is_refusal);
 }
 
 void slot_pool::state::end_lease(slot& used, bool may_be_shared) noexcept {
@@ -108,8 +108,8 @@ void slot_pool::state::end_lease(slot& used, bool may_be_shared) noexcept {
 }
 
 bool slot_pool::leave_to_graph(claimed_slot& lease) noexcept {
-  if (lease.capture_id == 0 || lease_end::was_told_after_its_capture(*lease.what)) return false;
-  lease_end::release_after_capture(*lease.what->pool_.state_, lease);
+  if (lease.capture_id == 0 || state::was_told_after_its_capture(*lease.what)) return false;
+  lease.what->pool_.state_->release_after_capture(lease);
   return true;
 }
 
@@ -125,9 +125,9 @@ void slot_pool::require_left_to_graph(claimed_slot& lease) {
 
 void slot_pool::release_done(claimed_slot& lease) noexcept {
   state& in = *lease.what->pool_.state_;
-  if (lease.capture_id != 0) return lease_end::release_idle(in, lease);
+  if (lease.capture_id != 0) return in.release_idle(lease);
   // Work before the claim may go on, if the claiming stream did not use the slot.
-  if (lease.what->is_uncovered_) return lease_end::release_or_defer(in, lease, lease.on);
+  if (lease.what->is_uncovered_) return in.release_or_defer(lease, lease.on);
   slot& used = *std::exchange(lease.what, nullptr);
   in.untrack(used);
   used.was_used_ = true;

@@ -127,6 +127,35 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
 
   void look_at(void const* memory) noexcept;  // lifecycle.cpp: of a new block
 
+  // uses.cpp
+  // For work that is being captured, with a lease that was not claimed in that capture: its graph
+  // keeps the slot. Throws as record_stream().
+  void use_in_capture(char const* call, claimed_slot const& lease, capture_info const& capture);
+
+  // lease_end.cpp
+  // The ways in which a lease ends. Each empties the lease, or throws.
+  // `claim`: the lease's state_of(). Not `is_claiming_stream`: not known to be; of any device.
+  void release_on(claimed_slot& lease, stream_use on, capture_reuse::claim_state const& claim,
+                  bool is_claiming_stream, char const* call);
+  // Records on `on`, which does not capture. Returns the first failure, already reported.
+  record_status release_eager(claimed_slot& lease, stream_use on) noexcept;
+  // Of a claim in a sharing_group::run(), on its stream. False: otherwise, or it captures.
+  bool release_in_run(claimed_slot& lease, stream_use on) noexcept;
+  void release_or_defer(claimed_slot& lease, stream_use const& on) noexcept;
+  // Of a capture that is over: its graph has its uses, but for those told since.
+  void release_after_capture(claimed_slot& lease) noexcept;
+  void release_idle(claimed_slot& lease) noexcept;  // only graphs use it
+  void release_reclaimed(claimed_slot& lease, stream_use const& on) noexcept;
+  // `is_behind_claim`: that comes after the claim, without work between them, too.
+  void release_captured(claimed_slot& lease, capture_info const& of, capture_frontier& end,
+                        bool is_behind_claim);
+  // `is_told`: the failure was reported.
+  void release_after_failure(claimed_slot& lease, bool is_told) noexcept;
+  [[nodiscard]] slot& take_used(claimed_slot& lease) noexcept;
+  [[nodiscard]] static bool was_told_after_its_capture(slot const& leased) noexcept;
+  // For a cudaStreamPerThread of another thread: throws usage_error.
+  [[noreturn]] static void refuse_other_thread(slot const& leased, char const* what_it_did);
+
   // release.cpp
   // `stream` without its id; the device queried only for an ambiguous handle.
   [[nodiscard]] stream_use use_without_id(stream_ref stream) const;

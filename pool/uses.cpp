@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Uses of leases: on other streams than they were claimed for, and in captures.
 #include <algorithm>
+#include <chrono>
 #include <optional>
 
 #include "escrow/core/error.hpp"
@@ -26,26 +27,22 @@ bool is_in_its_capture(claimed_slot const& lease) {
                     "fork `stream` into that capture, or claim in the capture of the work");
 }
 
-}  // namespace
-
-// What a lease's use on another stream, or in a capture, needs.
-struct ESCROW_LOCAL slot_pool::lease_use {
-  [[nodiscard]] static bool has_earlier_users(char const* call, claimed_slot const& lease);
-  static void wait_for_earlier_users(state& in, char const* call, claimed_slot const& lease);
-  static void order_after_earlier_users(char const* call, claimed_slot const& lease,
-                                        stream_ref stream);
-  // As record(); it covers all work on the slot so far but that on streams that were told.
-  static cudaError_t record_claiming_stream(claimed_slot const& lease) noexcept;
-  static void use_in_capture(state& in, char const* call, claimed_slot const& lease,
-                             capture_info const& capture);
-  static void keep_in_graph(state& in, char const* call, claimed_slot const& lease,
-                            capture_info const& capture);
-  static void refuse_of_scope(char const* call, claimed_slot const& lease);  // given to a graph
-};
+// As record(); it covers all work on the slot so far but that on streams that were told.
+cudaError_t record_claiming_stream(claimed_slot const& lease) noexcept {
+  slot& used = *lease.what;
+  cudaError_t const status = record(lease.on, used.ready_, false).status;
+  if (status != cudaSuccess) return status;
+  // It is behind what the claiming stream waited for.
+  used.covered_by_.reset();
+  used.also_ready_.clear();
+  used.is_done_ = false;
+  size_class::end_uncovered(used);
+  return status;
+}
 
 // Whether earlier users of the resource may still run; the slot's events are behind them. If it was
 // claimed from its own stream's slots that have none, that stream is recorded now.
-bool slot_pool::lease_use::has_earlier_users(char const* call, claimed_slot const& lease) {
+bool has_earlier_users(char const* call, claimed_slot const& lease) {
   if (lease.capture_id != 0 || lease.what->is_done_) return false;
   // Those of a group_scope's memory are behind its stream.
   if (!lease.what->is_uncovered_ && lease.what->place_ == nullptr) return true;
@@ -61,8 +58,8 @@ bool slot_pool::lease_use::has_earlier_users(char const* call, claimed_slot cons
 }
 
 // A capture cannot wait for eager work, so the host does.
-void slot_pool::lease_use::wait_for_earlier_users(state& in, char const* call,
-                                                  claimed_slot const& lease) {
+void wait_for_earlier_users(char const* call, claimed_slot const& lease,
+                            std::chrono::nanoseconds wait_max) {
   if (!has_earlier_users(call, lease)) return;
   slot& used = *lease.what;
   relaxed_capture_scope const relaxed;  // otherwise a query could invalidate a capture
@@ -73,7 +70,7 @@ void slot_pool::lease_use::wait_for_earlier_users(state& in, char const* call,
     return event_ref(used.ready()).is_done() && std::ranges::all_of(used.also_ready_, is_done);
   };
   for (host_wait wait; !are_done();) {
-    if (wait.go_on(in.options.capture_wait_max)) continue;
+    if (wait.go_on(wait_max)) continue;
     throw usage_error(
         call,
         "earlier work still uses the resource, which a capture cannot wait for, after "
@@ -85,8 +82,7 @@ void slot_pool::lease_use::wait_for_earlier_users(state& in, char const* call,
 
 // The next work on `stream`, which does not capture, comes after the earlier users of the resource,
 // for whose events the claiming stream waited at the claim.
-void slot_pool::lease_use::order_after_earlier_users(char const* call, claimed_slot const& lease,
-                                                     stream_ref stream) {
+void order_after_earlier_users(char const* call, claimed_slot const& lease, stream_ref stream) {
   slot& used = *lease.what;
   if (!has_earlier_users(call, lease)) return;
   check(cudaStreamWaitEvent(stream.get(), used.ready(), 0), "cudaStreamWaitEvent");
@@ -95,47 +91,30 @@ void slot_pool::lease_use::order_after_earlier_users(char const* call, claimed_s
   }
 }
 
-cudaError_t slot_pool::lease_use::record_claiming_stream(claimed_slot const& lease) noexcept {
-  slot& used = *lease.what;
-  cudaError_t const status = record(lease.on, used.ready_, false).status;
-  if (status != cudaSuccess) return status;
-  // It is behind what the claiming stream waited for.
-  used.covered_by_.reset();
-  used.also_ready_.clear();
-  used.is_done_ = false;
-  size_class::end_uncovered(used);
-  return status;
-}
-
 // The group's next launch overwrites what was claimed in its run().
-void slot_pool::lease_use::refuse_of_scope(char const* call, claimed_slot const& lease) {
+void refuse_of_scope(char const* call, claimed_slot const& lease) {
   if (lease.what->place_ == nullptr || lease.capture_id != 0) return;
   throw usage_error(call, "the lease is of sharing_group::run(), and a graph would keep it",
                     "claim in the capture, or by claim_kept");
 }
 
-// The graph that is being captured keeps the slot, which was claimed before.
-void slot_pool::lease_use::keep_in_graph(state& in, char const* call, claimed_slot const& lease,
-                                         capture_info const& capture) {
+}  // namespace
+
+void slot_pool::state::use_in_capture(char const* call, claimed_slot const& lease,
+                                      capture_info const& capture) {
   slot& used = *lease.what;
+  if (lease.capture_id != capture.id && !reuse.state_of(lease).is_over &&
+      is_in_its_capture(lease)) {
+    refuse_capture(call);
+  }
   refuse_of_scope(call, lease);
   // From the back: most often it is the last one.
   auto const is_kept = [&](std::uint64_t id) { return id == capture.id; };
   if (std::any_of(used.kept_in_.rbegin(), used.kept_in_.rend(), is_kept)) return;
   used.kept_in_.reserve(used.kept_in_.size() + 1);
-  wait_for_earlier_users(in, call, lease);
-  in.hold_in_graph(used, capture, false, {});
+  wait_for_earlier_users(call, lease, options.capture_wait_max);
+  hold_in_graph(used, capture, false, {});
   used.kept_in_.push_back(capture.id);
-}
-
-// For work that is being captured, with a lease that was not claimed in that capture.
-void slot_pool::lease_use::use_in_capture(state& in, char const* call, claimed_slot const& lease,
-                                          capture_info const& capture) {
-  if (lease.capture_id != capture.id && !in.reuse.state_of(lease).is_over &&
-      is_in_its_capture(lease)) {
-    refuse_capture(call);
-  }
-  keep_in_graph(in, call, lease, capture);
 }
 
 void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream, char const* call) {
@@ -144,7 +123,7 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream, char
   capture_info const capture = usable_capture_of(call, stream);
   auto const claim = in.reuse.state_of(lease);
   if (capture.is_active() && !claim.is_held_in(capture.id)) {
-    return lease_use::use_in_capture(in, call, lease, capture);
+    return in.use_in_capture(call, lease, capture);
   }
   if (capture.is_none() && !claim.is_over && is_in_its_capture(lease)) refuse_capture(call);
   stream_use use = in.use_without_id(stream);
@@ -164,7 +143,7 @@ void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream, char
   if (known.size() + 3 > known.capacity()) known.reserve(2 * known.size() + 3);
   used.also_ready_.reserve(known.capacity());
   if (capture.is_none()) {
-    lease_use::order_after_earlier_users(call, lease, stream);
+    order_after_earlier_users(call, lease, stream);
   } else {
     capture_reuse::order_after_release(call, used, capture.graph, stream);
   }
@@ -177,7 +156,7 @@ void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream, char
   capture_info const capture = usable_capture_of(call, stream);
   state& in = *used.pool_.state_;
   if (capture.is_active() && !in.reuse.state_of(lease).is_held_in(capture.id)) {
-    return lease_use::use_in_capture(in, call, lease, capture);
+    return in.use_in_capture(call, lease, capture);
   }
   stream_use const use = in.use_without_id(stream);
   auto const is_it = [&](stream_use const& known) { return is_same_stream(known, use); };
@@ -195,13 +174,13 @@ void slot_pool::before_retire(claimed_slot const& lease, stream_ref stream) {
   if (lease.capture_id != 0) return;
   slot& used = *lease.what;
   std::uint64_t const number = use_clock::advance(lease.on.id);
-  cudaError_t const status = lease_use::record_claiming_stream(lease);
+  cudaError_t const status = record_claiming_stream(lease);
   used.recorded_at_ = status == cudaSuccess ? number : 0;
 }
 
 slot_share slot_pool::share_with_node(claimed_slot const& lease) {
   slot& used = require_slot("lease::share_with_node", lease);
-  lease_use::refuse_of_scope("lease::share_with_node", lease);
+  refuse_of_scope("lease::share_with_node", lease);
   // Relaxed: ids only need to be unique.
   static std::atomic<std::uint64_t> next{capture_reuse::first_share_id};
   std::uint64_t const id = next.fetch_add(1, std::memory_order_relaxed);

@@ -255,8 +255,6 @@ class ESCROW_API slot_pool {
   friend struct slot;
   struct state;
   struct claim_search;
-  struct lease_end;
-  struct lease_use;
 
   slot_pool(pool_options const& options, make_function make, scratch_policy const* policy);
   ~slot_pool();
