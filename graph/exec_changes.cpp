@@ -102,21 +102,4 @@ void graph_exec::state::set_enabled(cudaGraphNode_t node, bool is_enabled) {
   row_.reset();
 }
 
-std::shared_ptr<graph_core> graph_exec::source(char const* call) const {
-  return require(call).source();
-}
-
-void graph_exec::set_node(cudaGraphNode_t changed, cudaGraphNodeParams& params,
-                          retired_object::loan payload, ref<retired_object> shared) {
-  require("graph_exec::set_node").set(changed, params, {std::move(payload), std::move(shared)});
-}
-
-void graph_exec::set_child(cudaGraphNode_t changed, graph_core* child) {
-  require("set").set_child(changed, child);
-}
-
-void graph_exec::set_enabled(cudaGraphNode_t changed, bool is_enabled) {
-  require("set_enabled").set_enabled(changed, is_enabled);
-}
-
 }  // namespace escrow::inline v0_2

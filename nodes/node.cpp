@@ -5,6 +5,7 @@
 
 #include "escrow/detail/cuda12.hpp"
 #include "escrow/nodes/build.hpp"
+#include "exec_state.hpp"
 #include "graph_core.hpp"
 #include "kernel_attributes.hpp"
 #include "node_notes.hpp"
@@ -115,7 +116,8 @@ void node::set_params_in(graph_exec& exec, detail::node_draft& draft) const {
   }
   keep_copy_kind(get(), draft.params);
   auto const call = [&] {
-    exec.set_node(get(), draft.params, std::move(draft.payload), std::move(draft.shared));
+    exec.require("graph_exec::set_node")
+        .set(get(), draft.params, {std::move(draft.payload), std::move(draft.shared)});
   };
   with_note(call, [&](cudaError_t status) {
     return exec_note(
@@ -126,7 +128,7 @@ void node::set_params_in(graph_exec& exec, detail::node_draft& draft) const {
 }
 
 graph_core& node::core_in(char const* call, graph_exec const& exec) const {
-  std::shared_ptr<graph_core> const source = exec.source(call);
+  std::shared_ptr<graph_core> const source = exec.require(call).source();
   if (is_empty_) return require(call);  // which throws
   bool const is_there = source != nullptr && source->native() != nullptr;
   if (is_there && core_.lock() == source) return require(call);
@@ -155,7 +157,7 @@ void set(graph_exec& exec, node const& changed, child_kind const& kind, source_l
   constexpr char const* call = "set";
   detail::called_at(call, where, [&] {
     static_cast<void>(changed.core_in(call, exec));
-    with_note([&] { exec.set_child(changed.get(), kind.child.get()); },
+    with_note([&] { exec.require(call).set_child(changed.get(), kind.child.get()); },
               [&](cudaError_t status) {
                 return exec_note(
                     status, changed.get(), child_params(),
@@ -170,7 +172,7 @@ void set_enabled(graph_exec& exec, node const& changed, bool is_enabled, source_
   constexpr char const* call = "set_enabled";
   detail::called_at(call, where, [&] {
     static_cast<void>(changed.core_in(call, exec));
-    with_note([&] { exec.set_enabled(changed.get(), is_enabled); },
+    with_note([&] { exec.require(call).set_enabled(changed.get(), is_enabled); },
               [&](cudaError_t status) { return switch_note(status, changed.get()); });
   });
 }

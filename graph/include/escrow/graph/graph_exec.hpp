@@ -13,13 +13,11 @@
 
 #include "escrow/core/stream.hpp"
 #include "escrow/deleter/deleter.hpp"
-#include "escrow/detail/retired_object.hpp"
 #include "escrow/graph/graph.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_2 {
 
-class exec_set;
 class stream_launcher;
 
 // How a graph_exec is created.
@@ -149,25 +147,13 @@ class ESCROW_API graph_exec {
   void update(graph_ref source, std::vector<cudaGraph_t> const& bodies = {},
               source_location where = source_location::current());
 
-  // Internal: for changing one node (escrow/nodes.hpp: set): the graph that the exec was created
-  // from; null if that was a plain handle or was destroyed. If moved from, throws usage_error
-  // naming `call`.
-  [[nodiscard]] std::shared_ptr<graph_core> source(char const* call) const;
-  // Internal: the same: changes a node of that graph in this exec, and keeps one of these for it.
-  // Throws cuda_error, std::bad_alloc, and exec and owners are then unchanged.
-  void set_node(cudaGraphNode_t changed, cudaGraphNodeParams& params, retired_object::loan payload,
-                ref<retired_object> shared);
-  // Internal: the same: the graph that a child node of it runs.
-  void set_child(cudaGraphNode_t changed, graph_core* child);
-  // Internal: whether a node of that graph runs.
-  void set_enabled(cudaGraphNode_t changed, bool is_enabled);
+  // Internal: for changing one node (escrow/nodes.hpp: set).
+  class state;
+  // Internal: the same. If moved from, throws usage_error naming `call`.
+  [[nodiscard]] state& require(char const* call) const;
 
  private:
-  friend class exec_set;  // uses `state`
   friend class stream_launcher;
-  class state;
-
-  [[nodiscard]] state& require(char const* call) const;
 
   std::unique_ptr<state> state_;  // null if moved from
 };
