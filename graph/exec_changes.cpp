@@ -62,7 +62,7 @@ void graph_exec::state::set_child(cudaGraphNode_t node, graph_core* child) {
   now_.pin(call, pins);
   graph_core& source = detail::require_graph(call, child);
   relaxed_capture_scope const relaxed;
-  graph_survey const survey = survey_for_exec(call, source.native(), &source, {});
+  graph_survey const survey = survey_of(call, source.native(), &source, {}, true);
   if (!survey.groups.empty()) {
     throw usage_error(call, "`kind` is a child graph that uses a sharing group",
                       "change the node by node::set, and use graph_exec::update");

@@ -124,7 +124,7 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
                       "each takes the memory of an exec: pass 2 to some hundred");
   }
   relaxed_capture_scope const relaxed;
-  graph_survey const survey = survey_for_exec(call, source.get(), source.core(), options.bodies);
+  graph_survey const survey = survey_of(call, source.get(), source.core(), options.bodies, true);
   refuse_released(call, source, survey.released.get(), options.bodies);  // first: it says more
   refuse_audited(call, source, options.audit, audited_call::instantiate, options.bodies);
   is_bare_ = !survey.lacks_bodies;
@@ -289,7 +289,7 @@ std::string graph_exec::state::update(char const* call, graph_ref source,
                                       std::vector<cudaGraph_t> const& bodies, references after,
                                       holding& before) {
   relaxed_capture_scope const relaxed;
-  graph_survey survey = survey_for_exec(call, source.get(), source.core(), bodies);
+  graph_survey survey = survey_of(call, source.get(), source.core(), bodies, true);
   refuse_released(call, source, survey.released.get(), bodies);
   if (survey.clusters != clusters_ && !(survey.clusters.all.empty() && clusters_.all.empty())) {
     return "a kernel runs in clusters of another size, or nodes with clusters were added in "

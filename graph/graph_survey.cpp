@@ -94,8 +94,10 @@ group_set survey_tree(char const* call, cudaGraph_t graph, graph_survey& found,
   return all;
 }
 
-graph_survey survey(char const* call, cudaGraph_t root, graph_core* core,
-                    std::span<cudaGraph_t const> bodies, bool is_for_exec) {
+}  // namespace
+
+graph_survey survey_of(char const* call, cudaGraph_t root, graph_core* core,
+                       std::span<cudaGraph_t const> bodies, bool is_for_exec) {
   if (root == nullptr) {
     throw usage_error(call, "the graph is null: it was moved from or detached",
                       "pass a graph that exists");
@@ -135,18 +137,6 @@ graph_survey survey(char const* call, cudaGraph_t root, graph_core* core,
   found.lacks_bodies =
       all_bodies.size() < found.conditionals && !graph_registry::global().is_empty();
   return found;
-}
-
-}  // namespace
-
-graph_survey survey_of(char const* call, cudaGraph_t root, graph_core* core,
-                       std::span<cudaGraph_t const> bodies) {
-  return survey(call, root, core, bodies, false);
-}
-
-graph_survey survey_for_exec(char const* call, cudaGraph_t root, graph_core* core,
-                             std::span<cudaGraph_t const> bodies) {
-  return survey(call, root, core, bodies, true);
 }
 
 graph_survey survey_for_copy(char const* call, graph_core& original) {

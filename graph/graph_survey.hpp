@@ -40,12 +40,10 @@ struct graph_survey {
 
 // Walks `root`, its child graphs, and `bodies`. `core`: that of Escrow's graph, which it seals;
 // null: a plain handle. The usage_error for a graph without a readable id names `call`. Throws
-// cuda_error, std::bad_alloc.
+// cuda_error, std::bad_alloc. `is_for_exec`: with `clusters`, by a call of the driver for each
+// kernel, and `claims`.
 [[nodiscard]] graph_survey survey_of(char const* call, cudaGraph_t root, graph_core* core,
-                                     std::span<cudaGraph_t const> bodies);
-// The same with `clusters`, for an exec: a call of the driver for each kernel.
-[[nodiscard]] graph_survey survey_for_exec(char const* call, cudaGraph_t root, graph_core* core,
-                                           std::span<cudaGraph_t const> bodies);
+                                     std::span<cudaGraph_t const> bodies, bool is_for_exec = false);
 
 // The same before a copy: also seals the sets, since the copy must not get later additions. Throws
 // usage_error if a sharing group of it is parked.
