@@ -149,14 +149,14 @@ cudaError_t detail::query_stream_id(cudaStream_t stream, unsigned long long& id)
   return answer ? *answer : cudaStreamGetId(stream, &id);
 }
 
-cudaError_t query_type(cudaGraphNode_t node, cudaGraphNodeType& type) noexcept {
+cudaGraphNodeType type_of(cudaGraphNode_t node) {
   CUgraphNodeType found{};
   auto const answer = graph_node_get_type(node, &found);
-  if (!answer) return cudaGraphNodeGetType(node, &type);
   static_assert(int{CU_GRAPH_NODE_TYPE_CONDITIONAL} == int{cudaGraphNodeTypeConditional});
   static_assert(int{CU_GRAPH_NODE_TYPE_GRAPH} == int{cudaGraphNodeTypeGraph});
-  type = static_cast<cudaGraphNodeType>(found);
-  return *answer;
+  auto type = static_cast<cudaGraphNodeType>(found);
+  check(answer ? *answer : cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
+  return type;
 }
 
 cudaError_t query_dependencies(cudaGraphNode_t node, cudaGraphNode_t* nodes,

@@ -98,9 +98,7 @@ std::optional<std::uint64_t> graph_id_of(cudaGraph_t graph) {
 bool ends_after(cudaGraphNode_t node, cudaGraphEdgeData const& edge) {
   if (is_full_dependency(edge)) return true;
   if (edge.from_port != cudaGraphKernelNodePortProgrammatic) return false;
-  cudaGraphNodeType type{};
-  check(query_type(node, type), "cudaGraphNodeGetType");
-  return type == cudaGraphNodeTypeKernel;
+  return type_of(node) == cudaGraphNodeTypeKernel;
 }
 
 std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {

@@ -72,8 +72,7 @@ void auditor::walk(char const* call, cudaGraph_t root) {
     identify(call, graph);
     for (auto const& group : graph_registry::global().groups_of(graph)) pins_.add(call, group);
     for (cudaGraphNode_t const node : nodes_of(graph)) {
-      cudaGraphNodeType type{};
-      check(query_type(node, type), "cudaGraphNodeGetType");
+      cudaGraphNodeType const type = type_of(node);
       if (type == cudaGraphNodeTypeGraph) {
         cudaGraph_t child = nullptr;
         check(cudaGraphChildGraphNodeGetGraph(node, &child), "cudaGraphChildGraphNodeGetGraph");

@@ -113,8 +113,7 @@ std::size_t add(graph_shape& shape, cudaGraph_t graph, std::size_t first) {
   append(shape.types, nodes.size());
   std::vector<cudaGraph_t> children;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    cudaGraphNodeType type{};
-    check(query_type(nodes[i], type), "cudaGraphNodeGetType");
+    cudaGraphNodeType const type = type_of(nodes[i]);
     append(shape.types, type);
     if (!is_updated_reliably(type)) {
       object(shape, first + i,

@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <iterator>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/driver.hpp"
-#include "escrow/internal/graph_query.hpp"
 #include "escrow/internal/reference_set.hpp"
 
 namespace escrow::inline v0_2 {
@@ -37,8 +37,7 @@ char const* kind_name(cudaGraphNodeType type) noexcept {
 child_graphs children_of(cudaGraph_t graph) {
   child_graphs found;
   for (cudaGraphNode_t const node : nodes_of(graph)) {
-    cudaGraphNodeType type{};
-    check(query_type(node, type), "cudaGraphNodeGetType");
+    cudaGraphNodeType const type = type_of(node);
     if (type == cudaGraphNodeTypeConditional) found.conditionals.push_back(node);
     if (type == cudaGraphNodeTypeKernel) found.kernels.push_back(node);
     if (type != cudaGraphNodeTypeGraph) continue;
@@ -63,6 +62,26 @@ std::vector<cudaGraphNode_t> tree_nodes_of(cudaGraph_t root) {
     std::ranges::copy(nodes_of(each), std::back_inserter(all));
   }
   return all;
+}
+
+std::vector<cudaGraphNode_t> sorted_by_edges(std::vector<cudaGraphNode_t> const& nodes,
+                                             graph_edges const& edges) {
+  std::unordered_map<cudaGraphNode_t, std::vector<cudaGraphNode_t>> later;
+  std::unordered_map<cudaGraphNode_t, std::size_t> open;  // edges from nodes that are not in order
+  for (std::size_t i = 0; i < edges.to.size(); ++i) {
+    later[edges.from[i]].push_back(edges.to[i]);
+    ++open[edges.to[i]];
+  }
+  std::vector<cudaGraphNode_t> in_order;
+  for (cudaGraphNode_t const each : nodes) {
+    if (!open.contains(each)) in_order.push_back(each);
+  }
+  for (std::size_t i = 0; i < in_order.size(); ++i) {
+    for (cudaGraphNode_t const each : later[in_order[i]]) {
+      if (--open[each] == 0) in_order.push_back(each);
+    }
+  }
+  return in_order;
 }
 
 void identify(char const* call, cudaGraph_t graph) {

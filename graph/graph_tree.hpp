@@ -6,6 +6,8 @@
 
 #include <vector>
 
+#include "escrow/internal/graph_query.hpp"
+
 namespace escrow::inline v0_2 {
 
 // As the kinds of nodes are named.
@@ -25,6 +27,11 @@ struct child_graphs {
 [[nodiscard]] std::vector<cudaGraph_t> graphs_of(cudaGraph_t root);
 // All their nodes, in such an order, too.
 [[nodiscard]] std::vector<cudaGraphNode_t> tree_nodes_of(cudaGraph_t root);
+
+// A graph's nodes, in an order in which each comes after those that it depends on; without those
+// that are in a cycle, or behind one.
+[[nodiscard]] std::vector<cudaGraphNode_t> sorted_by_edges(
+    std::vector<cudaGraphNode_t> const& nodes, graph_edges const& edges);
 
 // After this, the graph that the registry knows with this handle, if any, is this one. Throws
 // usage_error, naming `call`, if the graph's id is needed and cannot be learned.

@@ -22,22 +22,8 @@ class node_order {
   explicit node_order(cudaGraph_t graph) {
     std::vector<cudaGraphNode_t> const nodes = nodes_of(graph);
     graph_edges const edges = edges_of(graph);
-    std::unordered_map<cudaGraphNode_t, std::vector<std::size_t>> edges_from;
-    std::unordered_map<cudaGraphNode_t, std::size_t> open;  // edges from nodes without a number
-    for (std::size_t i = 0; i < edges.to.size(); ++i) {
-      edges_from[edges.from[i]].push_back(i);
-      ++open[edges.to[i]];
-    }
-    std::vector<cudaGraphNode_t> numbered;
-    for (cudaGraphNode_t const each : nodes) {
-      if (!open.contains(each)) numbered.push_back(each);
-    }
-    for (std::size_t i = 0; i < numbered.size(); ++i) {
-      numbers_.emplace(numbered[i], i);
-      for (std::size_t const edge : edges_from[numbered[i]]) {
-        if (--open[edges.to[edge]] == 0) numbered.push_back(edges.to[edge]);
-      }
-    }
+    std::vector<cudaGraphNode_t> const numbered = sorted_by_edges(nodes, edges);
+    for (std::size_t i = 0; i < numbered.size(); ++i) numbers_.emplace(numbered[i], i);
     has_cycle_ = numbered.size() != nodes.size();
     if (!has_cycle_) note_paths(edges);
   }

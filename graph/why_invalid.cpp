@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
-#include <unordered_map>
 #include <vector>
 
 #include "escrow/core/error.hpp"
@@ -17,28 +16,9 @@ namespace escrow::inline v0_2 {
 
 namespace {
 
-// Takes off all nodes that wait for nothing, again and again: what is left is in a cycle, or behind
-// one.
 bool has_cycle(cudaGraph_t graph) {
-  graph_edges const edges = edges_of(graph);
-  std::unordered_map<cudaGraphNode_t, std::size_t> waits_for;
-  std::unordered_multimap<cudaGraphNode_t, cudaGraphNode_t> next;
   std::vector<cudaGraphNode_t> const nodes = nodes_of(graph);
-  for (cudaGraphNode_t const node : nodes) waits_for.emplace(node, 0);
-  for (std::size_t i = 0; i < edges.to.size(); ++i) {
-    ++waits_for[edges.to[i]];
-    next.emplace(edges.from[i], edges.to[i]);
-  }
-  std::vector<cudaGraphNode_t> ready;
-  auto const is_ready = [&](cudaGraphNode_t node) { return waits_for[node] == 0; };
-  std::ranges::copy_if(nodes, std::back_inserter(ready), is_ready);
-  for (std::size_t i = 0; i < ready.size(); ++i) {
-    auto const [begin, end] = next.equal_range(ready[i]);
-    for (auto each = begin; each != end; ++each) {
-      if (--waits_for[each->second] == 0) ready.push_back(each->second);
-    }
-  }
-  return ready.size() != nodes.size();
+  return sorted_by_edges(nodes, edges_of(graph)).size() != nodes.size();
 }
 
 // Null: the body has no such node.
@@ -47,8 +27,7 @@ char const* kind_that_no_body_has(cudaGraph_t body) {
                                cudaGraphNodeTypeMemset, cudaGraphNodeTypeGraph,
                                cudaGraphNodeTypeEmpty,  cudaGraphNodeTypeConditional};
   for (cudaGraphNode_t const node : nodes_of(body)) {
-    cudaGraphNodeType type{};
-    check(query_type(node, type), "cudaGraphNodeGetType");
+    cudaGraphNodeType const type = type_of(node);
     if (std::ranges::find(allowed, type) == allowed.end()) return kind_name(type);
   }
   return nullptr;

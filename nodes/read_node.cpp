@@ -39,12 +39,6 @@ cudaLaunchAttributeValue usual_value_of(cudaLaunchAttributeID id) {
   return usual;
 }
 
-cudaGraphNodeType type_of(cudaGraphNode_t node) {
-  cudaGraphNodeType type{};
-  check(query_type(node, type), "cudaGraphNodeGetType");
-  return type;
-}
-
 std::vector<cudaLaunchAttribute> attributes_of(cudaGraphNode_t node) {
   std::vector<cudaLaunchAttribute> found;
   for (cudaLaunchAttributeID const id : read_attributes) {

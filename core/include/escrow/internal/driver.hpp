@@ -32,8 +32,9 @@ namespace escrow::inline v0_2 {
 // remembers the devices of contexts. Throws cuda_error. Any thread. Source: cuStreamGetCtx.
 [[nodiscard]] int device_of_capturing(stream_ref stream);
 
-// As cudaGraphNodeGetType and cudaGraphNodeGetDependencies, of the same kind.
-[[nodiscard]] cudaError_t query_type(cudaGraphNode_t node, cudaGraphNodeType& type) noexcept;
+// The node's type, by a call of the same kind. Throws cuda_error. Source: cudaGraphNodeGetType.
+[[nodiscard]] cudaGraphNodeType type_of(cudaGraphNode_t node);
+// As cudaGraphNodeGetDependencies, of the same kind.
 [[nodiscard]] cudaError_t query_dependencies(cudaGraphNode_t node, cudaGraphNode_t* nodes,
                                              cudaGraphEdgeData* edges, std::size_t& count) noexcept;
 
