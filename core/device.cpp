@@ -4,6 +4,8 @@
 
 #include <cuda.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <exception>
@@ -40,7 +42,8 @@ bool is_in_use(int device) noexcept {
 
 namespace {
 
-// Functions of the driver. Throws cuda_error.
+// Functions of the driver, which harm no capture, as the runtime's cudaStreamGetDevice would.
+// Throws cuda_error.
 struct context_functions {
   CUresult(CUDAAPI* retain)(CUcontext*,
                             CUdevice) = find_in_driver<decltype(retain)>("cuDevicePrimaryCtxRetain",
@@ -49,6 +52,10 @@ struct context_functions {
       find_in_driver<decltype(release)>("cuDevicePrimaryCtxRelease", 11000);
   CUresult(CUDAAPI* id)(CUcontext, unsigned long long*) = find_in_driver<decltype(id)>("cuCtxGetId",
                                                                                        12000);
+  CUresult(CUDAAPI* of_stream)(CUstream,
+                               CUcontext*) = find_in_driver<decltype(of_stream)>("cuStreamGetCtx",
+                                                                                 9020);
+  CUresult(CUDAAPI* device)(CUdevice*) = find_in_driver<decltype(device)>("cuCtxGetDevice", 2000);
   CUresult(CUDAAPI* push)(CUcontext) = find_in_driver<decltype(push)>("cuCtxPushCurrent", 4000);
   CUresult(CUDAAPI* pop)(CUcontext*) = find_in_driver<decltype(pop)>("cuCtxPopCurrent", 4000);
 };
@@ -56,6 +63,27 @@ struct context_functions {
 context_functions const& driver() {
   static context_functions const found;
   return found;
+}
+
+// Makes the context current on the calling thread, until it is popped.
+void push_context(CUcontext context) {
+  check_driver(driver().push(context), "cuCtxPushCurrent");
+}
+
+void pop_context() noexcept {
+  CUcontext popped = nullptr;
+  // Not retry_cleanup(), which would clear the runtime's last error.
+  for (int attempt = 0; attempt < 3 && driver().pop(&popped) != CUDA_SUCCESS; ++attempt) {
+  }
+}
+
+int device_in_driver(CUcontext context) {
+  push_context(context);
+  CUdevice device = 0;
+  CUresult const result = driver().device(&device);
+  pop_context();
+  check_driver(result, "cuCtxGetDevice");
+  return device;
 }
 
 }  // namespace
@@ -70,15 +98,28 @@ unsigned long long context_id_of(int device) {
   return id;
 }
 
-void push_context(CUctx_st* context) {
-  check_driver(driver().push(context), "cuCtxPushCurrent");
-}
-
-void pop_context() noexcept {
-  CUcontext popped = nullptr;
-  // Not retry_cleanup(), which would clear the runtime's last error.
-  for (int attempt = 0; attempt < 3 && driver().pop(&popped) != CUDA_SUCCESS; ++attempt) {
+int device_of_capturing(stream_ref stream) {
+  struct answer {
+    unsigned long long context = 0;  // its id, which is never reused; handles are
+    int device = 0;
+  };
+  // Of this thread, the one that was used last first. A context never changes its device.
+  thread_local std::array<answer, 8> answers{};
+  cudaStream_t const handle = stream.get();
+  if (is_ambiguous(handle)) return current_device();
+  context_functions const& its = driver();
+  CUcontext context = nullptr;
+  unsigned long long id = 0;
+  CUresult const found = its.of_stream(handle, &context);
+  CUresult const told = found == CUDA_SUCCESS ? its.id(context, &id) : CUDA_SUCCESS;
+  if (found != CUDA_SUCCESS || told != CUDA_SUCCESS) [[unlikely]] {
+    check_driver(found, "cuStreamGetCtx");
+    check_driver(told, "cuCtxGetId");
   }
+  auto known = std::ranges::find(answers, id, &answer::context);
+  if (known == answers.end()) *--known = {id, device_in_driver(context)};
+  std::rotate(answers.begin(), known, known + 1);
+  return answers.front().device;
 }
 
 device_scope::device_scope(int device) : device_(device), previous_(current_device()) {

@@ -16,8 +16,6 @@
 
 #include <cuda.h>
 
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <optional>
 
@@ -25,7 +23,6 @@
 #include "escrow/core/error.hpp"
 #include "escrow/core/stream.hpp"
 #include "escrow/detail/cuda12.hpp"
-#include "escrow/internal/device.hpp"
 #include "escrow/internal/environment.hpp"
 #include "escrow/internal/last_error.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
@@ -225,54 +222,6 @@ capture_info recordable_capture_of(cudaStream_t stream, detail::capture_dependen
     info.status = capture_status::invalidated;
   }
   return info;
-}
-
-namespace {
-
-// Functions of the driver, which harm no capture. The runtime's cudaStreamGetDevice would.
-// Throws cuda_error.
-struct context_queries {
-  CUresult(CUDAAPI* of_stream)(CUstream,
-                               CUcontext*) = find_in_driver<decltype(of_stream)>("cuStreamGetCtx",
-                                                                                 9020);
-  CUresult(CUDAAPI* id)(CUcontext, unsigned long long*) = find_in_driver<decltype(id)>("cuCtxGetId",
-                                                                                       12000);
-  CUresult(CUDAAPI* device)(CUdevice*) = find_in_driver<decltype(device)>("cuCtxGetDevice", 2000);
-};
-
-int device_in_driver(context_queries const& driver, CUcontext context) {
-  push_context(context);
-  CUdevice device = 0;
-  CUresult const result = driver.device(&device);
-  pop_context();
-  check_driver(result, "cuCtxGetDevice");
-  return device;
-}
-
-}  // namespace
-
-int device_of_capturing(stream_ref stream) {
-  struct answer {
-    unsigned long long context = 0;  // its id, which is never reused; handles are
-    int device = 0;
-  };
-  // Of this thread, the one that was used last first. A context never changes its device.
-  thread_local std::array<answer, 8> answers{};
-  cudaStream_t const handle = stream.get();
-  if (is_ambiguous(handle)) return current_device();
-  static context_queries const driver;
-  CUcontext context = nullptr;
-  unsigned long long id = 0;
-  CUresult const found = driver.of_stream(handle, &context);
-  CUresult const told = found == CUDA_SUCCESS ? driver.id(context, &id) : CUDA_SUCCESS;
-  if (found != CUDA_SUCCESS || told != CUDA_SUCCESS) [[unlikely]] {
-    check_driver(found, "cuStreamGetCtx");
-    check_driver(told, "cuCtxGetId");
-  }
-  auto known = std::ranges::find(answers, id, &answer::context);
-  if (known == answers.end()) *--known = {id, device_in_driver(driver, context)};
-  std::rotate(answers.begin(), known, known + 1);
-  return answers.front().device;
 }
 
 }  // namespace escrow::inline v0_2

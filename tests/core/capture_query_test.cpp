@@ -2,6 +2,7 @@
 // What CUDA is asked about captures and graphs: whether a stream captures, its device, and a
 // graph's id. No question harms a capture, a graph, or a call of another thread.
 #include <escrow/core.hpp>
+#include <escrow/internal/device.hpp>
 #include <escrow/internal/driver.hpp>
 #include <escrow/internal/graph_query.hpp>
 

@@ -8,8 +8,7 @@
 #include <cstdint>
 
 #include "escrow/core/error.hpp"
-
-struct CUctx_st;
+#include "escrow/core/stream.hpp"
 
 namespace escrow::inline v0_2 {
 
@@ -50,11 +49,10 @@ inline void check_driver(int result, char const* call) {
 // context if there is none. Throws cuda_error. Any thread. The runtime's last error is not touched.
 [[nodiscard]] unsigned long long context_id_of(int device);
 
-// Makes a context of the driver (a CUcontext) current on the calling thread, until it is popped.
-// Capture-safe. The runtime's last error is not touched. Throws cuda_error; popping is tried three
-// times.
-void push_context(CUctx_st* context);
-void pop_context() noexcept;
+// The device of `stream`, which captures. Harms no capture and creates no context. 0.03 to 0.04 us,
+// also on many threads: the driver is asked for the stream's context each time, and the thread
+// remembers the devices of contexts. Throws cuda_error. Any thread. Source: cuStreamGetCtx.
+[[nodiscard]] int device_of_capturing(stream_ref stream);
 
 // Sets the calling thread's current device and restores the previous one on destruction, on the
 // same thread: pushes the device's primary context, since cudaSetDevice back would make a context

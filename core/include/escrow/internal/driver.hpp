@@ -7,7 +7,6 @@
 #include <cstddef>
 
 #include "escrow/core/capture.hpp"
-#include "escrow/core/stream.hpp"
 #include "escrow/version.hpp"
 
 namespace escrow::inline v0_2 {
@@ -26,11 +25,6 @@ namespace escrow::inline v0_2 {
 // blocking stream captures: neither can be recorded on. Throws cuda_error.
 [[nodiscard]] capture_info recordable_capture_of(cudaStream_t stream,
                                                  detail::capture_dependencies* after = nullptr);
-
-// The device of `stream`, which captures. Harms no capture and creates no context. 0.03 to 0.04 us,
-// also on many threads: the driver is asked for the stream's context each time, and the thread
-// remembers the devices of contexts. Throws cuda_error. Any thread. Source: cuStreamGetCtx.
-[[nodiscard]] int device_of_capturing(stream_ref stream);
 
 // The node's type, by a call of the same kind. Throws cuda_error. Source: cudaGraphNodeGetType.
 [[nodiscard]] cudaGraphNodeType type_of(cudaGraphNode_t node);
