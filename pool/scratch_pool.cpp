@@ -45,21 +45,6 @@ lease<device_block> scratch_pool::claim_as(char const* call, claim_kind kind, st
   });
 }
 
-lease<device_block> scratch_pool::claim(stream_ref stream, std::size_t bytes,
-                                        source_location where) {
-  return claim_as("scratch_pool::claim", claim_kind::in_order, stream, bytes, where);
-}
-
-lease<device_block> scratch_pool::claim_for_host(stream_ref stream, std::size_t bytes,
-                                                 source_location where) {
-  return claim_as("scratch_pool::claim_for_host", claim_kind::for_host, stream, bytes, where);
-}
-
-lease<device_block> scratch_pool::claim_kept(stream_ref stream, std::size_t bytes,
-                                             source_location where) {
-  return claim_as("scratch_pool::claim_kept", claim_kind::kept, stream, bytes, where);
-}
-
 scratch_claimer scratch_pool::on(stream_ref stream, source_location where) {
   return {slot_pool::of(slots_, "scratch_pool::on", where), stream, where};
 }
@@ -88,18 +73,6 @@ lease<device_block> scratch_claimer::claim_as(char const* call, claim_kind kind,
       return of(call, bytes, where).claim(call, where, {}, bytes, kind, used);
     });
   });
-}
-
-lease<device_block> scratch_claimer::claim(std::size_t bytes, source_location where) {
-  return claim_as("scratch_claimer::claim", claim_kind::in_order, bytes, where);
-}
-
-lease<device_block> scratch_claimer::claim_for_host(std::size_t bytes, source_location where) {
-  return claim_as("scratch_claimer::claim_for_host", claim_kind::for_host, bytes, where);
-}
-
-lease<device_block> scratch_claimer::claim_kept(std::size_t bytes, source_location where) {
-  return claim_as("scratch_claimer::claim_kept", claim_kind::kept, bytes, where);
 }
 
 void scratch_claimer::flush(source_location where) {

@@ -131,7 +131,9 @@ class ESCROW_API scratch_pool {
   // waits for the deleter's worker, for at most options.reclaim_wait_max; if the work on free
   // blocks is not done, for that on the host, for at most options.capture_wait_max.
   [[nodiscard]] lease<device_block> claim(stream_ref stream, std::size_t bytes,
-                                          source_location where = source_location::current());
+                                          source_location where = source_location::current()) {
+    return claim_as("scratch_pool::claim", claim_kind::in_order, stream, bytes, where);
+  }
   // The same for `count` elements, not initialized.
   template <class T>
   [[nodiscard]] buffer_lease<T> claim(stream_ref stream, std::size_t count,
@@ -149,7 +151,9 @@ class ESCROW_API scratch_pool {
   // All claims are so if the source's memory `is_host_written`, as memory_source::pinned_host().
   // Any thread.
   [[nodiscard]] lease<device_block> claim_for_host(
-      stream_ref stream, std::size_t bytes, source_location where = source_location::current());
+      stream_ref stream, std::size_t bytes, source_location where = source_location::current()) {
+    return claim_as("scratch_pool::claim_for_host", claim_kind::for_host, stream, bytes, where);
+  }
   template <class T>
   [[nodiscard]] buffer_lease<T> claim_for_host(stream_ref stream, std::size_t count,
                                                source_location where = source_location::current()) {
@@ -160,7 +164,9 @@ class ESCROW_API scratch_pool {
 
   // The same for memory that stays after its capture, as resource_pool::claim_kept. Any thread.
   [[nodiscard]] lease<device_block> claim_kept(stream_ref stream, std::size_t bytes,
-                                               source_location where = source_location::current());
+                                               source_location where = source_location::current()) {
+    return claim_as("scratch_pool::claim_kept", claim_kind::kept, stream, bytes, where);
+  }
   template <class T>
   [[nodiscard]] buffer_lease<T> claim_kept(stream_ref stream, std::size_t count,
                                            source_location where = source_location::current()) {
@@ -233,7 +239,9 @@ class ESCROW_API scratch_claimer {
  public:
   // As scratch_pool::claim, for the claimer's stream.
   [[nodiscard]] lease<device_block> claim(std::size_t bytes,
-                                          source_location where = source_location::current());
+                                          source_location where = source_location::current()) {
+    return claim_as("scratch_claimer::claim", claim_kind::in_order, bytes, where);
+  }
   template <class T>
   [[nodiscard]] buffer_lease<T> claim(std::size_t count,
                                       source_location where = source_location::current()) {
@@ -244,7 +252,9 @@ class ESCROW_API scratch_claimer {
 
   // As scratch_pool::claim_for_host. Its release records an event, so that the next one can ask.
   [[nodiscard]] lease<device_block> claim_for_host(
-      std::size_t bytes, source_location where = source_location::current());
+      std::size_t bytes, source_location where = source_location::current()) {
+    return claim_as("scratch_claimer::claim_for_host", claim_kind::for_host, bytes, where);
+  }
   template <class T>
   [[nodiscard]] buffer_lease<T> claim_for_host(std::size_t count,
                                                source_location where = source_location::current()) {
@@ -255,7 +265,9 @@ class ESCROW_API scratch_claimer {
 
   // As scratch_pool::claim_kept.
   [[nodiscard]] lease<device_block> claim_kept(std::size_t bytes,
-                                               source_location where = source_location::current());
+                                               source_location where = source_location::current()) {
+    return claim_as("scratch_claimer::claim_kept", claim_kind::kept, bytes, where);
+  }
   template <class T>
   [[nodiscard]] buffer_lease<T> claim_kept(std::size_t count,
                                            source_location where = source_location::current()) {
