@@ -35,9 +35,7 @@ class claimer {
   // As resource_pool::claim, for the claimer's stream. If another claim has asked for what is free
   // here, records one event for all of it; what this claim takes then gets one at its release.
   [[nodiscard]] lease<T> claim(source_location where = source_location::current()) {
-    lease<T> leased([&] { return slots_.claim("claimer::claim", where); });
-    if (functions_->recycle) leased.recycle(*functions_);
-    return leased;
+    return lease<T>(functions_, [&] { return slots_.claim("claimer::claim", where); });
   }
 
   // As resource_pool::claim_for_host. Its release records an event, so that the next one can ask.
@@ -52,18 +50,17 @@ class claimer {
 
   // As resource_pool::claim_kept.
   [[nodiscard]] lease<T> claim_kept(source_location where = source_location::current()) {
-    lease<T> leased(
-        [&] { return slots_.claim("claimer::claim_kept", where, {}, 0, claim_kind::kept); });
-    if (functions_->recycle) leased.recycle(*functions_);
-    return leased;
+    return lease<T>(functions_, [&] {
+      return slots_.claim("claimer::claim_kept", where, {}, 0, claim_kind::kept);
+    });
   }
 
   // As claim(), but returns nothing instead of waiting or throwing pool_exhausted.
   [[nodiscard]] std::optional<lease<T>> try_claim(
       source_location where = source_location::current()) {
-    lease<T> leased(
-        [&] { return slots_.claim("claimer::try_claim", where, std::chrono::nanoseconds(0)); });
-    if (functions_->recycle) leased.recycle(*functions_);
+    lease<T> leased(functions_, [&] {
+      return slots_.claim("claimer::try_claim", where, std::chrono::nanoseconds(0));
+    });
     return leased ? std::optional(std::move(leased)) : std::nullopt;
   }
 

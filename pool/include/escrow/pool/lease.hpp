@@ -133,14 +133,15 @@ class lease {
   template <class Claim>
   requires std::same_as<std::invoke_result_t<Claim>, claimed_slot>
   explicit lease(Claim claim) : claimed_(claim()) {}
-
-  [[nodiscard]] T& value() const { return static_cast<resource_of<T>&>(*claimed_.resource).value; }
-  // For a resource that an earlier lease or launch may have used, of a pool with that function.
-  void recycle(slot_functions<T> const& functions) const {
-    if (claimed_.what == nullptr || !claimed_.was_used) return;
-    functions.recycle(value(), stream_ref(claimed_.on.handle));  // on failure the lease releases
+  // The same, of a pool with these functions: they recycle what an earlier lease or launch may have
+  // used.
+  template <class Claim>
+  lease(slot_functions<T> const* functions, Claim claim) : lease(claim) {
+    if (claimed_.what == nullptr || !claimed_.was_used || !functions->recycle) return;
+    functions->recycle(value(), stream_ref(claimed_.on.handle));  // on failure the lease releases
   }
 
+  [[nodiscard]] T& value() const { return static_cast<resource_of<T>&>(*claimed_.resource).value; }
   claimed_slot claimed_;
 };
 

@@ -220,9 +220,9 @@ class resource_pool {
   // exceptions of `make` and `recycle`. If it throws, it has taken nothing.
   [[nodiscard]] lease<T> claim(stream_ref stream,
                                source_location where = source_location::current()) {
-    lease<T> leased([&] { return claim_slot({"resource_pool::claim", stream, where}); });
-    if (functions_->recycle) leased.recycle(*functions_);
-    return leased;
+    return lease<T>(functions_, [&] {
+      return claim_slot({"resource_pool::claim", stream, where});
+    });
   }
 
   // The same, for a resource that the host writes or reads at once: no GPU work uses it any more.
@@ -247,14 +247,12 @@ class resource_pool {
   // earlier or later, gets the resource while its graph exists. Outside of captures it is claim().
   [[nodiscard]] lease<T> claim_kept(stream_ref stream,
                                     source_location where = source_location::current()) {
-    lease<T> leased([&] {
+    return lease<T>(functions_, [&] {
       return claim_slot({.call = "resource_pool::claim_kept",
                          .stream = stream,
                          .where = where,
                          .kind = claim_kind::kept});
     });
-    if (functions_->recycle) leased.recycle(*functions_);
-    return leased;
   }
 
   // As claim(), but returns nothing instead of waiting or throwing pool_exhausted.
@@ -318,8 +316,7 @@ class resource_pool {
   std::optional<lease<T>> try_claim_as(char const* call, stream_ref stream,
                                        std::chrono::nanoseconds host_wait_max,
                                        source_location where) {
-    lease<T> leased([&] { return claim_slot({call, stream, where, host_wait_max}); });
-    if (functions_->recycle) leased.recycle(*functions_);
+    lease<T> leased(functions_, [&] { return claim_slot({call, stream, where, host_wait_max}); });
     return leased ? std::optional(std::move(leased)) : std::nullopt;
   }
 
