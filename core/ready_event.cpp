@@ -24,9 +24,8 @@ namespace {
 
 void require_event(cudaEvent_t event, char const* call, source_location where) {
   if (event != nullptr) return;
-  throw usage_error(usage_error(call, "the event is null",
-                                "use one that was made: escrow::event, or cudaEventCreate"),
-                    where);
+  detail::refuse_at(where, call, "the event is null",
+                    "use one that was made: escrow::event, or cudaEventCreate");
 }
 
 }  // namespace

@@ -230,9 +230,8 @@ void refuse_in_callback(char const* call, source_location where) {
   if (status == cudaSuccess) return;
   detail::clear_last_error(status);
   if (status != cudaErrorNotPermitted) return;
-  throw usage_error(usage_error(call, "called in a CUDA callback, whose stream waits for it",
-                                "call it outside of callbacks, or drain_for()"),
-                    where);
+  detail::refuse_at(where, call, "called in a CUDA callback, whose stream waits for it",
+                    "call it outside of callbacks, or drain_for()");
 }
 }  // namespace
 
@@ -245,12 +244,11 @@ class watched_steps {
     std::uint64_t const now = environment::simulated_steps();
     if (std::exchange(steps_, now) != now) at_ = std::chrono::steady_clock::now();
     if (std::chrono::steady_clock::now() - at_ < std::chrono::seconds(1)) return;
-    throw usage_error(usage_error("deleter::drain",
-                                  "the simulator's time is stepped, and nobody steps: what is "
-                                  "awaited does not run",
-                                  "call sim::step() until it returns false, and poll() a deleter "
-                                  "without a worker between the steps"),
-                      where);
+    detail::refuse_at(where, "deleter::drain",
+                      "the simulator's time is stepped, and nobody steps: what is "
+                      "awaited does not run",
+                      "call sim::step() until it returns false, and poll() a deleter "
+                      "without a worker between the steps");
   }
 
  private:
@@ -268,11 +266,10 @@ bool deleter::drain_for(std::chrono::nanoseconds timeout, source_location where)
   using clock = std::chrono::steady_clock;
   deleter_core& its = *core_;
   if (its.process_ != getpid()) {
-    throw usage_error(usage_error("deleter::drain",
-                                  "called in a forked child, where neither CUDA nor the worker "
-                                  "goes on",
-                                  "fork before the first call of CUDA, or exec"),
-                      where);
+    detail::refuse_at(where, "deleter::drain",
+                      "called in a forked child, where neither CUDA nor the worker "
+                      "goes on",
+                      "fork before the first call of CUDA, or exec");
   }
   refuse_on_worker("deleter::drain", where);
   auto const begin = clock::now();
@@ -300,9 +297,8 @@ bool deleter::drain_for(std::chrono::nanoseconds timeout, source_location where)
 
 void deleter::refuse_on_worker(char const* call, source_location where) const {
   if (!core_->is_reclaiming_here()) return;
-  throw usage_error(usage_error(call, "called from an owner's destructor, which it would wait for",
-                                "call it on another thread"),
-                    where);
+  detail::refuse_at(where, call, "called from an owner's destructor, which it would wait for",
+                    "call it on another thread");
 }
 
 void deleter::stop(source_location where) {

@@ -27,7 +27,7 @@ cudaGraphNodeParams params_of(cudaGraphNodeType type) {
 // `where`: nowhere if the caller's line is named by who calls.
 void require(bool condition, char const* call, char const* problem, char const* remedy,
              source_location where = {}) {
-  if (!condition) throw usage_error(usage_error(call, problem, remedy), where);
+  if (!condition) refuse_at(where, call, problem, remedy);
 }
 
 // A size above is a negative number that was converted.

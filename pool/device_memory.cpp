@@ -80,9 +80,8 @@ cudaError_t refuse_other_device(void* memory) {
 
 memory_source memory_source::from(cudaMemPool_t pool, source_location where) {
   if (pool == nullptr) {
-    throw usage_error(usage_error("memory_source::from", "`pool` is null",
-                                  "pass a pool; for memory of the device use device()"),
-                      where);
+    detail::refuse_at(where, "memory_source::from", "`pool` is null",
+                      "pass a pool; for memory of the device use device()");
   }
   return {[pool](void** address, std::size_t bytes) {
             cudaError_t const status = device_store::global().allocate(address, bytes, pool);

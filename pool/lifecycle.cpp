@@ -122,9 +122,8 @@ void slot_pool::state::bind_group() {
 slot_pool::~slot_pool() = default;
 
 void slot_pool::refuse_moved_from(char const* call, source_location where) {
-  throw usage_error(usage_error(call, "the pool was moved from, or destroyed",
-                                "use the one that it was moved to"),
-                    where);
+  detail::refuse_at(where, call, "the pool was moved from, or destroyed",
+                    "use the one that it was moved to");
 }
 
 int slot_pool::device() const noexcept {

@@ -14,9 +14,8 @@ namespace escrow::inline v0_2 {
 
 slot& slot_pool::require_slot(char const* call, claimed_slot const& lease, source_location where) {
   if (lease.what == nullptr) {
-    throw usage_error(
-        usage_error(call, "the lease is empty: it was released or moved from", "claim again"),
-        where);
+    detail::refuse_at(where, call, "the lease is empty: it was released or moved from",
+                      "claim again");
   }
   return *lease.what;
 }

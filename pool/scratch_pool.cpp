@@ -15,9 +15,8 @@ slot_pool::owned scratch_pool::make_slots(pool_options const& options, scratch_p
                                           source_location where) {
   constexpr char const* call = "scratch_pool";
   if (!policy.source.allocate || !policy.source.free) {
-    throw usage_error(
-        usage_error(call, "`policy.source` lacks a function", "give both, allocate and free"),
-        where);
+    detail::refuse_at(where, call, "`policy.source` lacks a function",
+                      "give both, allocate and free");
   }
   auto const functions = std::make_shared<slot_functions<device_block> const>();
   auto make = [functions, source = policy.source](size_class const& of, void* in_arena,

@@ -194,4 +194,12 @@ class ESCROW_API usage_error : public std::logic_error, public located_error {
   [[noreturn]] void throw_at(source_location where) const override;
 };
 
+namespace detail {
+// Throws usage_error, at the caller's line.
+[[noreturn]] inline void refuse_at(source_location where, std::string_view call,
+                                   std::string_view problem, std::string_view advice) {
+  throw usage_error(usage_error(call, problem, advice), where);
+}
+}  // namespace detail
+
 }  // namespace escrow::inline v0_2

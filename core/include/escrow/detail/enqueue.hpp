@@ -31,8 +31,7 @@ void require_function(char const* call, Call const& function, source_location wh
   };
   if constexpr (may_be_null) {
     if (function == nullptr) {
-      throw usage_error(
-          usage_error(call, "the function is null", "give one that enqueues the work"), where);
+      refuse_at(where, call, "the function is null", "give one that enqueues the work");
     }
   }
 }

@@ -62,26 +62,22 @@ struct slot_functions {
   // For a new pool.
   void require_whole(char const* call, std::string const& label, source_location where) const {
     if (!make) {
-      throw usage_error(usage_error(call, "`make` of \"" + label + "\" is empty",
-                                    "pass a function that returns a new resource"),
-                        where);
+      detail::refuse_at(where, call, "`make` of \"" + label + "\" is empty",
+                        "pass a function that returns a new resource");
     }
     if (std::is_pointer_v<T> && !destroy) {
-      throw usage_error(
-          usage_error(call,
-                      "`destroy` of \"" + label + "\" is empty, and its resources are pointers",
-                      "pass one that destroys them, or let `make` return an owner, e.g. a "
-                      "std::unique_ptr; for resources that others own, one that does nothing"),
-          where);
+      detail::refuse_at(where, call,
+                        "`destroy` of \"" + label + "\" is empty, and its resources are pointers",
+                        "pass one that destroys them, or let `make` return an owner, e.g. a "
+                        "std::unique_ptr; for resources that others own, one that does nothing");
     }
   }
   // For a claim that gives the resource to the host at once.
   void require_no_recycle(char const* call, source_location where) const {
     if (!recycle) return;
-    throw usage_error(
-        usage_error(call, "`recycle` enqueues work, which would use the resource beside the host",
-                    "make the pool without `recycle`, and prepare the resource after the claim"),
-        where);
+    detail::refuse_at(where, call,
+                      "`recycle` enqueues work, which would use the resource beside the host",
+                      "make the pool without `recycle`, and prepare the resource after the claim");
   }
 };
 

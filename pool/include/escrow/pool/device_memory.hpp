@@ -144,9 +144,8 @@ template <class T>
   static_assert(std::is_trivially_copyable_v<T>,
                 "device memory is copied bytewise: take a type without constructors");
   if (count > std::numeric_limits<std::size_t>::max() / sizeof(T)) {
-    throw usage_error(usage_error(call, "`count` is " + detail::size_text(count),
-                                  "it counts elements, not bytes"),
-                      where);
+    detail::refuse_at(where, call, "`count` is " + detail::size_text(count),
+                      "it counts elements, not bytes");
   }
   return count * sizeof(T);
 }
