@@ -58,34 +58,36 @@ class group_turn {
   holding turn_;
 };
 
+// The group is parked from now on, or not. Returns its arena; null: nothing was claimed yet, or it
+// has none.
+std::shared_ptr<group_memory> set_parked(group_order& group, bool is_parked) {
+  std::lock_guard const lock(group.memory_mutex);  // an arena that is made since knows it
+  // Sequentially consistent: see group_pins.
+  if (group.is_parked.exchange(is_parked, std::memory_order_seq_cst) != is_parked) {
+    count_parked(is_parked ? 1 : -1);
+  }
+  return group.memory;
+}
+
+void end_parking(group_order& group) {
+  if (auto const its = set_parked(group, false)) its->reopen();  // also if it was made meanwhile
+}
+
 // From its construction on the group is parked, and what it refuses begins no more.
 class parked_mark {
  public:
-  explicit parked_mark(group_order& group) : group_(group) { set(true); }
+  explicit parked_mark(group_order& group) : memory(set_parked(group, true)), group_(group) {}
   parked_mark(parked_mark&&) = delete;
   ~parked_mark() {
-    if (stays_) return;
-    set(false);
-    if (memory_ != nullptr) memory_->reopen();  // also if it was made meanwhile
+    if (!stays_) end_parking(group_);
   }
 
   void stay() noexcept { stays_ = true; }
-  [[nodiscard]] std::shared_ptr<group_memory> const& memory() const noexcept { return memory_; }
 
-  static void clear(group_order& group) { parked_mark const last(group, false); }
+  std::shared_ptr<group_memory> const memory;
 
  private:
-  parked_mark(group_order& group, bool is_parked) : group_(group), stays_(true) { set(is_parked); }
-  void set(bool is_parked) {
-    std::lock_guard const lock(group_.memory_mutex);  // an arena that is made since knows it
-    memory_ = group_.memory;
-    // Sequentially consistent: see group_pins.
-    if (group_.is_parked.exchange(is_parked, std::memory_order_seq_cst) == is_parked) return;
-    count_parked(is_parked ? 1 : -1);
-  }
-
   group_order& group_;
-  std::shared_ptr<group_memory> memory_;  // null: nothing was claimed yet, or it has no arena
   bool stays_ = false;
 };
 
@@ -169,7 +171,6 @@ std::size_t park_group(std::shared_ptr<group_order> const& group, park_options c
   constexpr std::chrono::nanoseconds longest = std::chrono::hours(1 << 16);  // the sum must fit
   auto const end = steady::now() + std::min(how.wait_max, longest);
   std::size_t given_back = 0;
-  std::shared_ptr<group_memory> memory;
   {
     group_turn const turn(parking, group, how.wait_max);
     // Relaxed: it changes in the turn.
@@ -184,8 +185,7 @@ std::size_t park_group(std::shared_ptr<group_order> const& group, park_options c
     }
     parked_mark mark(*group);
     wait_for_pins(*group, end);
-    memory = mark.memory();
-    if (memory != nullptr) given_back = park_memory(*memory, *group, how, end, mark);
+    if (mark.memory != nullptr) given_back = park_memory(*mark.memory, *group, how, end, mark);
     mark.stay();
   }
   // Relaxed: only the value matters.
@@ -212,9 +212,7 @@ std::size_t unpark_group(std::shared_ptr<group_order> const& group) {
                          (is_full ? "free memory of the device, then unpark() again"
                                   : "unpark() may be tried again"));
   }
-  parked_mark::clear(*group);
-  // Also of an arena that was made meanwhile.
-  if (auto const now = group->known_memory()) now->reopen();
+  end_parking(*group);
   return mapped;
 }
 
