@@ -92,29 +92,23 @@ cudaError_t device_store::allocate(void** address, std::size_t bytes, cudaMemPoo
   cudaError_t const status = cudaGetDevice(&device);
   if (status != cudaSuccess) return status;
   cudaError_t const result = on_device(device, [&] {
-    block made{.in = place_of(device), .range = nullptr, .bytes = from == nullptr ? bytes : 0};
+    block made{.in = place_of(device), .range = nullptr};
     store_place& its = *made.in;
     if (from == nullptr && scope_now.is_of_pool && bytes >= mapped_min && bytes % page == 0) {
       made.range = map(device, bytes);
     }
-    if (made.range != nullptr) {
-      made.bytes = 0;
-      void* const begin = made.range->begin();
-      memory_book::global().add_block(begin, bytes);
-      try {
-        std::lock_guard const lock(mutex_);
-        blocks_.insert_or_assign(begin, std::move(made));
-      } catch (...) {
-        memory_book::global().remove_block(begin);
-        throw;
-      }
-      *address = begin;
-      return cudaSuccess;
+    bool const is_mapped = made.range != nullptr;
+    if (from == nullptr && !is_mapped) made.bytes = bytes;
+    std::size_t const counted = made.bytes;
+    cudaError_t failure = cudaSuccess;
+    if (is_mapped) {
+      *address = made.range->begin();
+    } else {
+      failure = cudaMallocFromPoolAsync(address, bytes, from != nullptr ? from : its.pool(),
+                                        its.stream());
+      if (failure != cudaSuccess) return failure;
+      failure = cudaStreamSynchronize(its.stream());
     }
-    cudaError_t failure =
-        cudaMallocFromPoolAsync(address, bytes, from != nullptr ? from : its.pool(), its.stream());
-    if (failure != cudaSuccess) return failure;
-    failure = cudaStreamSynchronize(its.stream());
     if (failure == cudaSuccess) {
       try {
         memory_book::global().add_block(*address, bytes);
@@ -125,10 +119,10 @@ cudaError_t device_store::allocate(void** address, std::size_t bytes, cudaMemPoo
         failure = cudaErrorMemoryAllocation;
       }
     }
-    if (failure != cudaSuccess) {
+    if (failure == cudaSuccess) {
+      if (counted != 0) static_cast<void>(its.count(counted, 0));
+    } else if (!is_mapped) {
       retry_cleanup([&] { return cudaFreeAsync(*address, its.stream()); });
-    } else if (from == nullptr) {
-      static_cast<void>(its.count(bytes, 0));
     }
     return failure;
   });
