@@ -126,35 +126,33 @@ struct ESCROW_LOCAL stream_allocator::state {
   void* allocate(char const* call, claim_kind kind, stream_ref stream, std::size_t bytes,
                  std::size_t alignment, source_location where) {
     return detail::called_at(call, where, [&]() -> void* {
-      return allocate_now(call, kind, stream, bytes, alignment, where);
+      if (!std::has_single_bit(alignment)) {
+        throw usage_error(call, "`alignment` is " + std::to_string(alignment),
+                          "pass a power of two");
+      }
+      std::size_t const more = alignment > default_alignment ? alignment - 1 : 0;
+      if (bytes > scratch_pool::bytes_max || more > scratch_pool::bytes_max - bytes) {
+        throw usage_error(
+            call,
+            "`bytes` is " + detail::size_text(bytes) + ", aligned to " + std::to_string(alignment),
+            "allocate at most scratch_pool::bytes_max");
+      }
+      lease<device_block> memory =
+          pool.claim_as(call, kind, stream, bytes + more, where, bytes + more);
+      auto const start = reinterpret_cast<std::uintptr_t>(memory->data());
+      auto* const address = static_cast<std::byte*>(memory->data()) + (-start & more);
+      shard& its = shard_of(address);
+      std::lock_guard const lock(its.mutex);
+      allocation& place = its.place_of(address);
+      place.memory = std::exchange(memory.claimed_, {});
+      // It is used by its address, which tells nothing: no work covers its end in a retired owner.
+      place.memory.resource->accessed.store(std::numeric_limits<std::uint64_t>::max(),
+                                            std::memory_order_relaxed);  // see note_access()
+      place.memory.what->booked_.use.store(known_address::use::allocation,
+                                           std::memory_order_relaxed);
+      place.turn = ++its.turns;
+      return address;
     });
-  }
-  void* allocate_now(char const* call, claim_kind kind, stream_ref stream, std::size_t bytes,
-                     std::size_t alignment, source_location where) {
-    if (!std::has_single_bit(alignment)) {
-      throw usage_error(call, "`alignment` is " + std::to_string(alignment), "pass a power of two");
-    }
-    std::size_t const more = alignment > default_alignment ? alignment - 1 : 0;
-    if (bytes > scratch_pool::bytes_max || more > scratch_pool::bytes_max - bytes) {
-      throw usage_error(
-          call,
-          "`bytes` is " + detail::size_text(bytes) + ", aligned to " + std::to_string(alignment),
-          "allocate at most scratch_pool::bytes_max");
-    }
-    lease<device_block> memory =
-        pool.claim_as(call, kind, stream, bytes + more, where, bytes + more);
-    auto const start = reinterpret_cast<std::uintptr_t>(memory->data());
-    auto* const address = static_cast<std::byte*>(memory->data()) + (-start & more);
-    shard& its = shard_of(address);
-    std::lock_guard const lock(its.mutex);
-    allocation& place = its.place_of(address);
-    place.memory = std::exchange(memory.claimed_, {});
-    // It is used by its address, which tells nothing: no work covers its end in a retired owner.
-    place.memory.resource->accessed.store(std::numeric_limits<std::uint64_t>::max(),
-                                          std::memory_order_relaxed);  // see note_access()
-    place.memory.what->booked_.use.store(known_address::use::allocation, std::memory_order_relaxed);
-    place.turn = ++its.turns;
-    return address;
   }
 
   // The lease of the address, which has it no longer if `is_taken`.
@@ -176,22 +174,24 @@ struct ESCROW_LOCAL stream_allocator::state {
 
   // Takes the address out, and calls `end` with the lease. If that throws, the address is back.
   template <class End>
-  void end_allocation(char const* call, void* address, End end) {
-    allocation const its_last = allocation_of(call, address, true);
-    claimed_slot taken = its_last.memory;
-    shard& its = shard_of(address);
-    try {
-      end(taken);
-    } catch (...) {
-      if (taken.what != nullptr) {  // else freed, with a deferred record, and reported
-        std::lock_guard const lock(its.mutex);
-        its.allocated.find(address)->second.memory = taken;  // nobody else forgets it meanwhile
-        throw;
+  void end_allocation(char const* call, source_location where, void* address, End end) {
+    detail::called_at(call, where, [&] {
+      allocation const its_last = allocation_of(call, address, true);
+      claimed_slot taken = its_last.memory;
+      shard& its = shard_of(address);
+      try {
+        end(taken);
+      } catch (...) {
+        if (taken.what != nullptr) {  // else freed, with a deferred record, and reported
+          std::lock_guard const lock(its.mutex);
+          its.allocated.find(address)->second.memory = taken;  // nobody else forgets it meanwhile
+          throw;
+        }
       }
-    }
-    shard::map::node_type freed;
-    std::lock_guard const lock(its.mutex);
-    freed = its.forget(address, its_last.turn);
+      shard::map::node_type freed;
+      std::lock_guard const lock(its.mutex);
+      freed = its.forget(address, its_last.turn);
+    });
   }
 
   // Calls twice if need be, since the caller cannot: the failure may not repeat. Misuse does, and
@@ -209,26 +209,20 @@ struct ESCROW_LOCAL stream_allocator::state {
     }
   }
 
-  // For a record_stream() of the address, whose lease one call at a time may use: false while
-  // another thread's goes on.
-  bool begin_recording(void const* address, std::uint64_t turn) noexcept {
+  // For a record_stream() of the address, whose lease one call at a time may use: it goes on from
+  // now on, or no more. Whether one went on before.
+  bool set_recording(void const* address, std::uint64_t turn, bool is_recording) noexcept {
     shard& its = shard_of(address);
     std::lock_guard const lock(its.mutex);
     auto const at = its.allocated.find(address);
     bool const is_there = at != its.allocated.end() && at->second.turn == turn;
-    return !is_there || !std::exchange(at->second.is_recording, true);
-  }
-  void end_recording(void const* address, std::uint64_t turn) noexcept {
-    shard& its = shard_of(address);
-    std::lock_guard const lock(its.mutex);
-    auto const at = its.allocated.find(address);
-    if (at != its.allocated.end() && at->second.turn == turn) at->second.is_recording = false;
+    return is_there && std::exchange(at->second.is_recording, is_recording);
   }
 
   void record_stream(char const* call, stream_ref stream, void* address) {
     allocation const its = allocation_of(call, address, false);
     std::optional<host_wait> for_another;  // no lock is held across CUDA's calls
-    while (!begin_recording(address, its.turn)) {
+    while (set_recording(address, its.turn, true)) {
       if (!for_another) for_another.emplace();
       if (for_another->go_on(wait_max)) continue;
       throw usage_error(call,
@@ -240,7 +234,7 @@ struct ESCROW_LOCAL stream_allocator::state {
       state& in;
       void const* address;
       std::uint64_t turn;
-      ~recording() { in.end_recording(address, turn); }
+      ~recording() { in.set_recording(address, turn, false); }
     } const until_then{*this, address, its.turn};
     slot_pool::record_stream(its.memory, stream, call);
   }
@@ -300,18 +294,14 @@ void* stream_allocator::allocate(std::size_t bytes, std::size_t alignment, sourc
 
 void stream_allocator::deallocate(stream_ref stream, void* memory, source_location where) {
   if (memory == nullptr) return;
-  detail::called_at(deallocate_name, where, [&] {
-    state_->end_allocation(deallocate_name, memory,
-                           [&](auto& its) { slot_pool::release(its, stream, deallocate_name); });
-  });
+  state_->end_allocation(deallocate_name, where, memory,
+                         [&](auto& its) { slot_pool::release(its, stream, deallocate_name); });
 }
 
 void stream_allocator::deallocate(void* memory, source_location where) {
   if (memory == nullptr) return;
-  detail::called_at(deallocate_name, where, [&] {
-    state_->end_allocation(deallocate_name, memory,
-                           [&](auto& its) { slot_pool::release_done(its); });
-  });
+  state_->end_allocation(deallocate_name, where, memory,
+                         [&](auto& its) { slot_pool::release_done(its); });
 }
 
 void stream_allocator::deallocate_or_report(stream_ref stream, void* memory,
@@ -330,14 +320,12 @@ void stream_allocator::record_stream(stream_ref stream, void* memory, source_loc
 
 void stream_allocator::leave_to_graph(void* memory, source_location where) {
   constexpr char const* call = "stream_allocator::leave_to_graph";
-  detail::called_at(call, where, [&] {
-    state_->end_allocation(call, memory, [&](auto& its) {
-      if (slot_pool::leave_to_graph(its)) return;
-      throw usage_error(call,
-                        "`memory` was not allocated in a capture, or is used after it on a stream "
-                        "given to record_stream()",
-                        "deallocate it");
-    });
+  state_->end_allocation(call, where, memory, [&](auto& its) {
+    if (slot_pool::leave_to_graph(its)) return;
+    throw usage_error(call,
+                      "`memory` was not allocated in a capture, or is used after it on a stream "
+                      "given to record_stream()",
+                      "deallocate it");
   });
 }
 
