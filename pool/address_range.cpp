@@ -53,11 +53,6 @@ CUresult tried(Call call) noexcept {
   }
   return answer;
 }
-template <class Call>
-bool is_cleaned_up(Call call) noexcept {
-  return tried(call) == CUDA_SUCCESS;
-}
-
 CUmemAllocationProp properties_of(int device) {
   CUmemAllocationProp its{};
   its.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -112,7 +107,7 @@ address_range::~address_range() {
     // What stays mapped keeps its addresses.
     if (!end_last()) return;
   }
-  static_cast<void>(is_cleaned_up([this] { return driver().free(begin_, reserved_); }));
+  tried([this] { return driver().free(begin_, reserved_); });
 }
 
 void address_range::map(std::size_t bytes) {
@@ -149,8 +144,8 @@ void address_range::make(piece& made) {
     is_mapped = true;
     check_driver(driver().set_access(at, bytes, users.data(), users.size()), "cuMemSetAccess");
   } catch (...) {
-    if (is_mapped) static_cast<void>(is_cleaned_up([&] { return driver().unmap(at, bytes); }));
-    static_cast<void>(is_cleaned_up([&] { return driver().release(made.handle); }));
+    if (is_mapped) tried([&] { return driver().unmap(at, bytes); });
+    tried([&] { return driver().release(made.handle); });
     throw;
   }
 }
@@ -171,34 +166,32 @@ std::size_t address_range::unmap_behind(std::size_t bytes) noexcept {
 
 bool address_range::end_last() noexcept {
   piece const& last = pieces_.back();
-  failure why;
-  if (last.is_mapped && !unmap(last, why)) return false;
+  if (last.is_mapped && unmap(last) != CUDA_SUCCESS) return false;
   // Not released, it stays taken until the process ends.
-  static_cast<void>(is_cleaned_up([&] { return driver().release(last.handle); }));
+  tried([&] { return driver().release(last.handle); });
   pieces_.pop_back();
   return true;
 }
 
-bool address_range::unmap(piece const& mapped, failure& why) const noexcept {
+int address_range::unmap(piece const& mapped) const noexcept {
   CUdeviceptr const at = begin_ + mapped.begin;
-  why = {tried([&] { return driver().unmap(at, mapped.end - mapped.begin); }), "cuMemUnmap"};
-  return why.status == CUDA_SUCCESS;
+  return tried([&] { return driver().unmap(at, mapped.end - mapped.begin); });
 }
 
 std::size_t address_range::unmap_all() {
   // All memory is kept until everything is unmapped: it can be mapped again.
   for (piece& each : pieces_) {
-    failure why;
-    each.is_mapped = each.is_mapped && !unmap(each, why);
+    int const status = each.is_mapped ? unmap(each) : CUDA_SUCCESS;
+    each.is_mapped = status != CUDA_SUCCESS;
     if (!each.is_mapped) continue;
     static_cast<void>(map_pieces());
-    throw cuda_error(static_cast<cudaError_t>(why.status), why.call);
+    throw cuda_error(static_cast<cudaError_t>(status), "cuMemUnmap");
   }
   std::size_t given_back = 0;
   for (; !pieces_.empty(); pieces_.pop_back()) {
     piece const& last = pieces_.back();
     // Not released, it stays taken until the process ends.
-    if (is_cleaned_up([&] { return driver().release(last.handle); })) {
+    if (tried([&] { return driver().release(last.handle); }) == CUDA_SUCCESS) {
       given_back += last.end - last.begin;
     }
   }
@@ -230,8 +223,7 @@ address_range::failure address_range::map_pieces() noexcept {
     if (answer != CUDA_SUCCESS) return {answer, "cuMemMap"};
     answer = tried([&] { return driver().set_access(at, bytes, users.data(), users.size()); });
     if (answer != CUDA_SUCCESS) {
-      failure ignored;
-      static_cast<void>(unmap(each, ignored));
+      unmap(each);
       return {answer, "cuMemSetAccess"};
     }
     each.is_mapped = true;

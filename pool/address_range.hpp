@@ -70,7 +70,7 @@ class ESCROW_LOCAL address_range {
     char const* call = nullptr;
   };
   [[nodiscard]] failure map_pieces() noexcept;
-  [[nodiscard]] bool unmap(piece const& mapped, failure& why) const noexcept;
+  int unmap(piece const& mapped) const noexcept;  // the driver's answer
   [[nodiscard]] bool end_last() noexcept;
 
   int const device_;
