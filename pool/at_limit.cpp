@@ -15,14 +15,10 @@ slot* slot_pool::claim_search::take_at_limit() {
   bool const needs_room = of.slots.existing() < in.slots_max;
   search_turn const turn(in.turns, needs_room ? of.bytes : 0);
   if (!seen.is_first) seen.failure = nullptr;
-  seen = {.failure = seen.failure,
-          .is_out_of_memory = seen.failure != nullptr,
-          .is_first = false,
-          .has_turn = turn.is_mine(),
-          .is_turn_taken = waits.may_wait && turn.is_of_another(),
-          .pass = seen.pass,
-          .reclaimed_before = seen.reclaimed_before,
-          .was_worker_late = seen.was_worker_late};
+  seen.is_out_of_memory = seen.failure != nullptr;
+  seen.is_first = seen.is_busy = seen.is_on_its_way = seen.has_moved = false;
+  seen.has_turn = turn.is_mine();
+  seen.is_turn_taken = waits.may_wait && turn.is_of_another();
   if (seen.is_turn_taken) return nullptr;
   bool const is_of_all = of.bytes != 0 && needs_room;
   std::uint64_t const moves_before = moves(is_of_all);
