@@ -2,15 +2,22 @@
 // A pool's slots of one size.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
+#include "escrow/core/error.hpp"
 #include "escrow/detail/shared_count.hpp"
 #include "free_lists.hpp"
-#include "slots_in_graphs.hpp"
+#include "slot.hpp"
 
 namespace escrow::inline v0_2 {
 
@@ -62,6 +69,25 @@ inline void raise_to(std::atomic<std::size_t>& peak, std::size_t now) noexcept {
   while (most < now && !peak.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
   }
 }
+
+// What the graph of one capture holds of the slots of one size. Guarded by capture_reuse.
+struct captured_slots {
+  std::size_t holds = 0;
+  std::chrono::steady_clock::time_point since;
+  source_location where;
+  std::vector<slot*> reusable;  // in the order of their releases
+  std::uint64_t offers = 0;     // releases that made a slot reusable so far
+  // No reusable slot is before these nodes. Cleared by the next release.
+  std::unordered_set<cudaGraphNode_t> barren;
+};
+
+// What all graphs hold of them. Guarded by capture_reuse.
+struct slots_in_graphs {
+  std::map<std::uint64_t, captured_slots> entries;  // by the capture's id
+  std::size_t slots_held = 0;   // by any number of graphs; without those of arenas
+  std::size_t places_held = 0;  // the same of arenas
+  slot_list shared;
+};
 
 // What a pool has for each size of its slots: a resource_pool has one, a scratch_pool makes them.
 // Thread safety: any thread. Lifetime: the pool's.

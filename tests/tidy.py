@@ -25,7 +25,7 @@ READING_ORDER = {
     " ready_event shared_event graph_query",
     "deleter": "use_clock reclaimable retired_object deleter_options address_lookup sharing_group launch_order parked_group group_lease kept_sets held_memory hoist_note group_scope reachable_allocator release_queue wakeup deleter_accounts"
     " pending_events reference_set graph_registry graph_exposure memory_of_graphs recycle_lane object_store deleter_core hold set_reclaim deleter group_leases group_stats worker pass shared_object kernel_argument",
-    "pool": "address_number peers memory_book address_range store_place device_store graph_walk released_walk slot_pool slot arena arena_layout lease claimer resource_pool search device_memory free_lists slots_in_graphs size_class scratch_pool kept_bound claimer_streams capture_reuse stream_use deferred_slots pool_sizes pool_list slot_pool_state claim_search claim kept_memory at_limit refuse uses lease_end release deferred"
+    "pool": "address_number peers memory_book address_range store_place device_store graph_walk released_walk slot_pool slot arena arena_layout lease claimer resource_pool search device_memory free_lists size_class scratch_pool kept_bound claimer_streams capture_reuse stream_use deferred_slots pool_sizes pool_list slot_pool_state claim_search claim kept_memory at_limit refuse uses lease_end release deferred"
     " uncovered captured arena_claims arena_scopes arena_parking lifecycle describe memory_report memory_report_text stream_allocator",
     "graph": "audited_call graph_tree kernel_attributes why_invalid graph_core kept_leases shared_claims graph_shape graph_survey holding group_run group_park graph node_words audit refuse_audited hoist graph_exec exec_state exec_changes"
     " exec_set stream_launcher",
