@@ -80,29 +80,31 @@ std::vector<node_words::word> const& node_words::of(cudaGraphNode_t node, cudaGr
 }
 
 void node_words::read_kernel(cudaGraphNode_t node) {
-  CUDA_KERNEL_NODE_PARAMS params{};
-  check_driver(driver().params(node, &params), "cuGraphKernelNodeGetParams");
-  kernel_layout const& its = layout_of(params.func, params.kern);
-  char const* const buffer = buffer_in(params.extra);
-  if (params.kernelParams == nullptr && buffer == nullptr) return;
-  for (std::size_t i = 0; i < its.parameters.size(); ++i) {
-    char const* const bytes = params.kernelParams != nullptr
-                                  ? static_cast<char const*>(params.kernelParams[i])
-                                  : buffer + its.parameters[i].offset;
-    read_argument(bytes, i, its);
+  constexpr std::size_t size = sizeof(std::uint64_t);
+  kernel_arguments given;
+  kernel_layout const& its = read_arguments(node, given);
+  for (std::size_t i = 0; i < given.offsets.size(); ++i) {
+    auto const [offset, length] = its.parameters[i];
+    // Addresses are aligned in the kernel's parameters.
+    for (std::size_t at = (size - offset % size) % size; at + size <= length; at += size) {
+      word found{.argument = i, .offset = at, .is_whole = length == size, .kernel = &its};
+      std::memcpy(&found.value, given.bytes.data() + offset + at, size);
+      words_.push_back(found);
+    }
   }
 }
 
-kernel_arguments node_words::arguments_of(cudaGraphNode_t node) {
+node_words::kernel_layout const& node_words::read_arguments(cudaGraphNode_t node,
+                                                            kernel_arguments& read) {
   CUDA_KERNEL_NODE_PARAMS params{};
   check_driver(driver().params(node, &params), "cuGraphKernelNodeGetParams");
   kernel_layout const& its = layout_of(params.func, params.kern);
   char const* const buffer = buffer_in(params.extra);
   bool const is_told = params.kernelParams != nullptr || buffer != nullptr;
-  kernel_arguments read{.kernel = params.kern,
-                        .grid = {params.gridDimX, params.gridDimY, params.gridDimZ},
-                        .block = {params.blockDimX, params.blockDimY, params.blockDimZ},
-                        .shared_bytes = params.sharedMemBytes};
+  read = {.kernel = params.kern,
+          .grid = {params.gridDimX, params.gridDimY, params.gridDimZ},
+          .block = {params.blockDimX, params.blockDimY, params.blockDimZ},
+          .shared_bytes = params.sharedMemBytes};
   for (std::size_t i = 0; is_told && i < its.parameters.size(); ++i) {
     auto const [offset, length] = its.parameters[i];
     auto const* const from = params.kernelParams != nullptr
@@ -112,18 +114,7 @@ kernel_arguments node_words::arguments_of(cudaGraphNode_t node) {
     read.bytes.resize(std::max(read.bytes.size(), offset + length));
     std::copy_n(from, length, read.bytes.begin() + static_cast<std::ptrdiff_t>(offset));
   }
-  return read;
-}
-
-void node_words::read_argument(char const* bytes, std::size_t argument, kernel_layout const& its) {
-  constexpr std::size_t size = sizeof(std::uint64_t);
-  auto const [offset, length] = its.parameters[argument];
-  // Addresses are aligned in the kernel's parameters.
-  for (std::size_t at = (size - offset % size) % size; at + size <= length; at += size) {
-    word found{.argument = argument, .offset = at, .is_whole = length == size, .kernel = &its};
-    std::memcpy(&found.value, bytes + at, size);
-    words_.push_back(found);
-  }
+  return its;
 }
 
 node_words::kernel_layout const& node_words::layout_of(void* function, void* kernel) {

@@ -50,14 +50,14 @@ class node_words {
   // cuGraphKernelNodeGetParams, cudaGraphMemcpyNodeGetParams, cudaGraphMemsetNodeGetParams.
   [[nodiscard]] std::vector<word> const& of(cudaGraphNode_t node, cudaGraphNodeType type);
 
-  // Of a kernel's node. Source: cuGraphKernelNodeGetParams, cuFuncGetParamInfo.
-  [[nodiscard]] kernel_arguments arguments_of(cudaGraphNode_t node);
+  // What a kernel's node was given; returns what is known of the kernel. Source:
+  // cuGraphKernelNodeGetParams, cuFuncGetParamInfo.
+  kernel_layout const& read_arguments(cudaGraphNode_t node, kernel_arguments& read);
 
  private:
   struct driver_functions;
   [[nodiscard]] static driver_functions const& driver();
   void read_kernel(cudaGraphNode_t node);
-  void read_argument(char const* bytes, std::size_t argument, kernel_layout const& its);
   [[nodiscard]] kernel_layout const& layout_of(void* function, void* kernel);
 
   std::vector<word> words_;

@@ -67,7 +67,7 @@ void* function_of(cudaGraphNode_t node, kernel_arguments const& read) {
 }
 
 void read_kernel(cudaGraphNode_t node, cudaGraphNodeParams& params, kernel_arguments& arguments) {
-  arguments = node_words().arguments_of(node);
+  node_words().read_arguments(node, arguments);
   params.kernel.func = function_of(node, arguments);
   params.kernel.gridDim = arguments.grid;
   params.kernel.blockDim = arguments.block;
