@@ -41,15 +41,17 @@ void keep_copy_kind(cudaGraphNode_t node, cudaGraphNodeParams& params) noexcept 
   if (now.kind == (is_from_host ? from_host : from_device)) given.kind = now.kind;
 }
 
-// `read`: CUDA's call, which tells the number if it gets no place.
+// Nodes of the graph of `place`. `read`: CUDA's call, which tells the number if it gets no place.
 template <class Read>
-std::vector<cudaGraphNode_t> neighbours(Read const& read, char const* api) {
+std::vector<node> nodes_by(Read const& read, char const* api, graph_builder_ref const& place) {
   std::size_t count = 0;
   check(read(nullptr, nullptr, &count), api);
   std::vector<cudaGraphNode_t> found(count);
   std::vector<cudaGraphEdgeData> edges(count);  // without it, CUDA refuses edges that have some
   if (count != 0) check(read(found.data(), edges.data(), &count), api);
-  return found;
+  std::vector<node> nodes;
+  for (cudaGraphNode_t const each : found) nodes.push_back(place.node_of(each));
+  return nodes;
 }
 
 }  // namespace
@@ -59,7 +61,7 @@ std::vector<node> node::predecessors(source_location where) const {
   return detail::called_at(call, where, [&] {
     static_cast<void>(require(call));
     auto const read = [this](auto... out) { return cudaGraphNodeGetDependencies(get(), out...); };
-    return nodes_of_handles(neighbours(read, "cudaGraphNodeGetDependencies"));
+    return nodes_by(read, "cudaGraphNodeGetDependencies", *this);
   });
 }
 
@@ -68,14 +70,8 @@ std::vector<node> node::successors(source_location where) const {
   return detail::called_at(call, where, [&] {
     static_cast<void>(require(call));
     auto const read = [this](auto... out) { return cudaGraphNodeGetDependentNodes(get(), out...); };
-    return nodes_of_handles(neighbours(read, "cudaGraphNodeGetDependentNodes"));
+    return nodes_by(read, "cudaGraphNodeGetDependentNodes", *this);
   });
-}
-
-std::vector<node> node::nodes_of_handles(std::vector<cudaGraphNode_t> const& handles) const {
-  std::vector<node> found;
-  for (cudaGraphNode_t const each : handles) found.push_back(node_of(each));
-  return found;
 }
 
 node const& node::after(node const& other, source_location where) const {

@@ -236,7 +236,6 @@ class ESCROW_API node : public graph_builder_ref {
 
   explicit node(graph_builder_ref&& place) noexcept : graph_builder_ref(std::move(place)) {}
 
-  [[nodiscard]] std::vector<node> nodes_of_handles(std::vector<cudaGraphNode_t> const& them) const;
   void set_params(detail::node_draft& draft) const;
   void set_params_in(graph_exec& exec, detail::node_draft& draft) const;
   // For set() in an exec: the graph that the exec was created from, if the node is of it; else
