@@ -233,9 +233,7 @@ void refuse_in_callback(char const* call, source_location where) {
   detail::refuse_at(where, call, "called in a CUDA callback, whose stream waits for it",
                     "call it outside of callbacks, or drain_for()");
 }
-}  // namespace
 
-namespace {
 // Where the simulator's time is stepped, and nobody steps, a wait would have no end.
 class watched_steps {
  public:

@@ -54,19 +54,15 @@ void kept_sets::drop(std::uint64_t capture_id) noexcept {
   }
 }
 
-reference_sets kept_sets::take_all() noexcept {
+reference_sets kept_sets::release() noexcept {
   std::lock_guard const lock(mutex_);
   is_released_ = true;
   return std::exchange(sets_, {});
 }
 
-void kept_sets::release() noexcept {
-  static_cast<void>(take_all());
-}
-
 std::size_t kept_sets::leak() noexcept {
   std::size_t members = 0;
-  for (ref<reference_set>& each : take_all()) {
+  for (ref<reference_set>& each : release()) {
     reference_set& leaked = *each.release();  // the registry knows it
     members += leaked.size();
     for (std::size_t i = 0; i < leaked.size(); ++i) leaked.accounts().count_leaked();

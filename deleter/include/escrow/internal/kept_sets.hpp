@@ -29,15 +29,13 @@ class kept_sets : public std::enable_shared_from_this<kept_sets> {
   [[nodiscard]] bool add(reference_set& set);
   // Drops those of a capture that has ended without a graph.
   void drop(std::uint64_t capture_id) noexcept;
-  // Drops the references, and refuses sets from now on.
-  void release() noexcept;
+  // Gives up the references, which end with what it returns, and refuses sets from now on.
+  reference_sets release() noexcept;
   // Leaks the sets, which execs may use, if they were not released. Returns how many things they
   // hold, which it counts as leaked.
   std::size_t leak() noexcept;
 
  private:
-  [[nodiscard]] reference_sets take_all() noexcept;
-
   std::mutex mutex_;  // guards both
   bool is_released_ = false;
   reference_sets sets_;
