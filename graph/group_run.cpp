@@ -66,7 +66,7 @@ class run_scope {
 
  private:
   std::uint64_t enter(std::chrono::nanoseconds wait_max) {
-    refuse_capturing(its_name, stream_, "`stream`", "call it after the capture has ended");
+    refuse_capturing(its_name, stream_);
     launch_lock const lock(its_name, turn_, wait_max);
     std::uint64_t id = turn_.wait_for_last(its_name, stream_, nullptr);
     if (id == 0) id = stream_id(stream_);

@@ -39,10 +39,6 @@ void report_misuse(deferred_releases const& held, source_location made, std::str
   }
 }
 
-void require_no_capture(char const* call, stream_ref stream) {
-  refuse_capturing(call, stream, "`stream`", "call it after the capture has ended");
-}
-
 }  // namespace
 
 struct ESCROW_LOCAL hoisted::state {
@@ -93,7 +89,7 @@ void hoisted::state::enter(char const* call, void const* holder, stream_ref stre
   if (now) {
     throw usage_error(call, "it is inside its own launch()", "launch after that call has returned");
   }
-  require_no_capture(call, stream);
+  refuse_capturing(call, stream);
   if (turns.end == nullptr) {
     turns = holding(all.sets());
     note_turns();
@@ -170,7 +166,7 @@ hoisted::~hoisted() {
       auto const [stream, device, thread] = *mine.at_end;  // the state ends with the release
       std::optional<device_scope> its;
       if (is_ambiguous(stream.get())) its.emplace(device);
-      require_no_capture(call, stream);
+      refuse_capturing(call, stream);
       record_and_release(call, stream);
       return;
     } catch (std::exception const& failed) {
@@ -233,7 +229,7 @@ void hoisted::leave() {
   constexpr char const* call = "hoisted::leave";
   state& mine = require(call);
   if (!mine.now) throw usage_error(call, "enter() was not called", "call enter() before");
-  require_no_capture(call, mine.now->stream);
+  refuse_capturing(call, mine.now->stream);
   mine.leave(call);
 }
 
@@ -245,7 +241,7 @@ void hoisted::release_after(stream_ref stream, source_location where) {
   constexpr char const* call = "hoisted::release_after";
   detail::called_at(call, where, [&] {
     static_cast<void>(require_outside(call));
-    require_no_capture(call, stream);
+    refuse_capturing(call, stream);
     record_and_release(call, stream);
   });
 }

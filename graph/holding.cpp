@@ -33,7 +33,7 @@ void count_one(std::atomic<std::uint64_t>& count) noexcept {
 
 }  // namespace
 
-void refuse_capturing(char const* call, stream_ref stream, char const* what, char const* advice) {
+void refuse_capturing(char const* call, stream_ref stream, char const* advice, char const* what) {
   try {
     if (usable_capture_of(call, stream).is_none()) return;
   } catch (cuda_error const& error) {
@@ -111,8 +111,7 @@ std::uint64_t holding::wait_for_last(char const* call, stream_ref stream,
     if (last == nullptr || last == waited_for || last->state == end_state::none) return false;
     if (own_stream == 0) {
       // A wait would invalidate a capture, as a launch does.
-      refuse_capturing(call, stream, "`stream`",
-                       "add the graph as a child node (graph::add_child)");
+      refuse_capturing(call, stream, "add the graph as a child node (graph::add_child)");
       own_stream = stream_id(stream);
     }
     waited_for = last;

@@ -18,7 +18,9 @@ namespace escrow::inline v0_2 {
 
 // Throws usage_error if `stream`, which is `what` in the text, is capturing, and as
 // usable_capture_of(). A lost device reports no captures, and what follows will know.
-void refuse_capturing(char const* call, stream_ref stream, char const* what, char const* advice);
+void refuse_capturing(char const* call, stream_ref stream,
+                      char const* advice = "call it after the capture has ended",
+                      char const* what = "`stream`");
 
 // What: the references that an exec or a hoisted part has, the launch orders of those sets that may
 //   be written, and the end of the last launch.

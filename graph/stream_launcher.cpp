@@ -15,8 +15,8 @@ namespace {
 constexpr char const* creating_launcher = "stream_launcher::stream_launcher";
 
 void refuse_if_capturing(char const* call, stream_ref stream) {
-  refuse_capturing(call, stream, "the launcher's stream",
-                   "call it before the capture begins, or after it has ended");
+  refuse_capturing(call, stream, "call it before the capture begins, or after it has ended",
+                   "the launcher's stream");
 }
 
 }  // namespace
