@@ -5,14 +5,12 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <new>
-#include <thread>
 #include <utility>
 
 #include "escrow/core/error.hpp"
@@ -29,13 +27,8 @@ constinit shutdown_gate handlers;
 thread_local bool is_in_handler = false;
 
 void end_handlers() {
-  constexpr auto patience = std::chrono::seconds(1);  // a handler may be stuck
   handlers.close();
-  if (is_in_handler) return;  // it ends the process
-  auto const deadline = std::chrono::steady_clock::now() + patience;
-  while (!handlers.is_empty() && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
+  if (!is_in_handler) handlers.wait_until_empty();  // else it ends the process
 }
 
 // The main thread's variables are destroyed before any static one, whichever was made last.

@@ -22,12 +22,8 @@ namespace {
 constinit shutdown_gate passes;
 
 void end_passes_at_exit() {
-  constexpr auto patience = std::chrono::seconds(1);  // a pass may be stuck in a destructor
   passes.close();
-  auto const deadline = std::chrono::steady_clock::now() + patience;
-  while (!passes.is_empty() && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
+  passes.wait_until_empty();
 }
 
 // Cores whose deleters were destroyed, until their last use is dropped. What is owed at process

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <thread>
 
 #include "escrow/version.hpp"
 
@@ -106,6 +108,13 @@ class shutdown_gate {
   }
   [[nodiscard]] bool is_empty() const noexcept {
     return begun_.load(std::memory_order_seq_cst) == 0;
+  }
+  // At the end of the process: for at most a second, since a pass may be stuck.
+  void wait_until_empty() const noexcept {
+    auto const deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    while (!is_empty() && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
   }
 
  private:
