@@ -47,6 +47,7 @@ bool memory_book::is_idle(void const* address, bool of_graph, char* text, std::s
     if (its.used_by != known_address::use::none) {
       lease->slot = its.slot;
       lease->number = its.lease;
+      if (its.used_end != 0 && !its.is_in_graphs) lease->begin = found->first;
       return false;
     }
     if (of_graph && its.is_of_captures) {

@@ -26,6 +26,7 @@ struct simulated_lease {
   std::uintptr_t used_end = 0;  // the lease uses nothing from there on; 0: not known
   std::uintptr_t end = 0;       // of its memory
   std::uint64_t last = 0;       // of a slot of captures: the number of its last lease
+  std::uintptr_t begin = 0;     // of scratch that no graph holds: of its memory
 };
 
 // What has a range of addresses: a slot, or an arena.

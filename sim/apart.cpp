@@ -23,7 +23,6 @@
 namespace escrow::sim::model {
 namespace {
 
-constexpr std::size_t filled_max = std::size_t{64} << 20;
 constexpr std::size_t page = 4096;  // a multiple of it is mapped; a machine's may be larger
 
 struct device_pages {

@@ -10,6 +10,8 @@ namespace escrow::sim::model {
 [[nodiscard]] bool is_memory_apart() noexcept;
 // Of memory that is apart: so many bytes behind it are nobody's.
 constexpr std::size_t guard_bytes = 256;
+// New memory is filled if it is no larger.
+constexpr std::size_t filled_max = std::size_t{64} << 20;
 
 // Memory of the device, at an address as CUDA's; if it is apart, in pages of its own, and each byte
 // is 0xff. Null if there is none. Any thread.

@@ -199,7 +199,7 @@ cudaError_t launch(api_call& c, std::shared_ptr<exec_state> const& exec,
   come_behind_events(*exec->graph, *stream);
   take_place(first);
   auto const last = make_op(stream, empty_work{}, first->at);
-  note_uses(c.name, *stream, *exec, uses);
+  note_uses(c.name, last, *exec, uses);
   note_accesses(c.name, *stream, *exec->accesses);
   stream->tail = last;
   exec->last_end = last;

@@ -35,6 +35,7 @@ struct memory_lease {
   std::uintptr_t used_end = 0;  // it uses nothing from there on; 0: not known
   std::uintptr_t end = 0;       // of its memory
   std::uint64_t last = 0;       // of a slot of captures: the number of its last lease
+  std::uintptr_t begin = 0;     // of scratch that no graph holds: of its memory
 };
 struct memory_use {
   memory_lease lease;

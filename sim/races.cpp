@@ -3,10 +3,13 @@
 #include "races.hpp"
 
 #include "accesses.hpp"
+#include "apart.hpp"
+#include "memory.hpp"
 #include "operands.hpp"
 #include "state.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <string>
 
@@ -107,17 +110,33 @@ char const* advice_against(lease_use const& now, lease_use const& other) {
 
 void forget_known_leases(used_memory& used) {
   std::erase_if(used.leases, [](auto const& each) {
-    return std::ranges::all_of(each.second,
+    return std::ranges::all_of(each.second.all,
                                [](lease_use const& use) { return the().known_done.has(use.when); });
   });
   used.leases_max = 2 * used.leases.size() + 64;
 }
 
-void note_use(char const* call, position const& at, lease_use const& now, memory_use const& of) {
+// What was in the memory of scratch before its claim has no meaning: if memory is apart, and no
+// work of earlier leases runs, all of it is 0xff for the first work of a lease.
+void make_new(lease_uses& its, memory_lease const& lease) {
+  if (lease.begin == 0 || its.made_new == lease.number || !is_memory_apart()) return;
+  its.made_new = lease.number;
+  std::size_t const bytes = lease.used_end - lease.begin;
+  bool const is_idle =
+      std::ranges::all_of(its.all, [](auto const& use) { return use.ends_with->done; });
+  auto* const begin = reinterpret_cast<void*>(lease.begin);
+  if (!is_idle || bytes > filled_max || place_of(begin).type != cudaMemoryTypeDevice) return;
+  device_at_work const reaches_its_memory;
+  std::memset(begin, 0xff, bytes);
+}
+
+void note_use(char const* call, lease_use const& now, memory_use const& of) {
   used_memory& used = the().used;
   if (used.leases.size() > used.leases_max) forget_known_leases(used);
-  auto& others = used.leases[of.lease.memory];
-  std::erase_if(others, [&](lease_use const& other) {
+  auto& its = used.leases[of.lease.memory];
+  if (now.exec == nullptr) make_new(its, of.lease);
+  position const& at = now.ends_with->at;
+  std::erase_if(its.all, [&](lease_use const& other) {
     if (the().known_done.has(other.when)) return true;
     if (at.is_behind(other.when)) return (now.exec == nullptr) == (other.exec == nullptr);
     char const* const what_to_do = advice_against(now, other);
@@ -126,35 +145,36 @@ void note_use(char const* call, position const& at, lease_use const& now, memory
             "\", a pool or a sharing group, and so does " + user_text(other) +
             ", which had it before, and nothing orders the two: " + what_to_do);
   });
-  others.push_back(now);
+  its.all.push_back(now);
 }
 
 }  // namespace
 
-void note_uses(char const* call, stream_state const& stream, work const& what,
-               std::vector<memory_use> const& uses) {
+void note_uses(char const* call, op_ptr const& o, std::vector<memory_use> const& uses) {
   if (the().fault != cudaSuccess) return;
-  auto const* const k = std::get_if<kernel_work>(&what);
+  auto const* const k = std::get_if<kernel_work>(&o->what);
   for (memory_use const& each : uses) {
-    lease_use const now{.when = stream.at.own,
+    lease_use const now{.when = o->at.own,
                         .number = each.lease.number,
+                        .ends_with = o,
                         .code = k == nullptr ? nullptr : k->code,
-                        .what = std::holds_alternative<copy_work>(what) ? "a copy" : "a fill",
-                        .on = stream.handle};
-    note_use(call, stream.at, now, each);
+                        .what = std::holds_alternative<copy_work>(o->what) ? "a copy" : "a fill",
+                        .on = o->stream->handle};
+    note_use(call, now, each);
   }
 }
 
-void note_uses(char const* call, stream_state const& stream, exec_state const& exec,
+void note_uses(char const* call, op_ptr const& end, exec_state const& exec,
                std::vector<memory_use> const& uses) {
   if (the().fault != cudaSuccess) return;
   for (memory_use const& each : uses) {
-    lease_use const now{.when = stream.at.own,
+    lease_use const now{.when = end->at.own,
                         .exec = &exec,
                         .last = each.lease.last,
+                        .ends_with = end,
                         .what = "the launch of a graph",
-                        .on = stream.handle};
-    note_use(call, stream.at, now, each);
+                        .on = end->stream->handle};
+    note_use(call, now, each);
   }
 }
 

@@ -13,11 +13,10 @@ namespace escrow::sim::model {
 void note_accesses(char const* call, stream_state const& stream,
                    std::vector<access> const& accesses);
 // Memory of leases: work of a later lease may not run beside that of an earlier one.
-void note_uses(char const* call, stream_state const& stream, work const& what,
-               std::vector<memory_use> const& uses);
-// Of a launch: arenas, and slots that were claimed in captures. Launches of two execs may not have
-// the same.
-void note_uses(char const* call, stream_state const& stream, exec_state const& exec,
+void note_uses(char const* call, op_ptr const& o, std::vector<memory_use> const& uses);
+// Of a launch, which ends with this: arenas, and slots that were claimed in captures. Launches of
+// two execs may not have the same.
+void note_uses(char const* call, op_ptr const& end, exec_state const& exec,
                std::vector<memory_use> const& uses);
 
 }  // namespace escrow::sim::model

@@ -133,7 +133,7 @@ cudaError_t enqueue(api_call& c, cudaStream_t handle, cudaGraphNodeType type, wo
   ++c.me.eager_work;
   bool const blocks = blocks_caller(what);
   op_ptr const enqueued = append(stream, std::move(what));
-  note_uses(c.name, *stream, enqueued->what, uses);
+  note_uses(c.name, enqueued, uses);
   note_accesses(c.name, *stream, accesses);
   release(enqueued);
   if (blocks) block_on(c.lock, {enqueued}, c.name);

@@ -8,12 +8,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
 namespace escrow::sim::model {
 
 struct exec_state;
+struct op;
 
 // Bytes that work has used.
 struct touch {
@@ -28,9 +30,16 @@ struct lease_use {
   exec_state const* exec = nullptr;  // null: of no launch; only ever compared
   std::uint64_t number = 0;          // of a lease
   std::uint64_t last = 0;            // of a launch: of its slot's leases, as it was enqueued
+  std::shared_ptr<op> ends_with;
   kernel_code const* code = nullptr;
   char const* what = nullptr;  // if it is no kernel
   cudaStream_t on = nullptr;
+};
+
+// Of one memory: its uses, and the lease for whose work it was made new last.
+struct lease_uses {
+  std::vector<lease_use> all = {};
+  std::uint64_t made_new = 0;
 };
 
 struct used_memory {
@@ -40,7 +49,7 @@ struct used_memory {
   static constexpr std::size_t short_max = std::size_t{1} << 16;
   std::map<std::uintptr_t, touches> short_ones;
   touches long_ones;
-  std::unordered_map<void const*, std::vector<lease_use>> leases;  // by memory_lease::memory
+  std::unordered_map<void const*, lease_uses> leases;  // by memory_lease::memory
   std::size_t leases_max = 64;  // before those are looked for that are of no use any more
 
   // The memory is gone.

@@ -66,6 +66,36 @@ TEST_F(MemoryApart, OfAnArenaIsTheDevicesAlone) {
   expect_host_refused(memory);
 }
 
+// State that is kept in scratch shows, as on a GPU where another claim had it meanwhile.
+TEST_F(MemoryApart, OfAClaimIsNewForItsFirstWork) {
+  constexpr std::size_t count = 64;
+  std::array<int, count> read{};
+  auto const first_of = [&](auto const& lease) {
+    must(cudaMemcpyAsync(read.data(), lease.data(), sizeof(read), cudaMemcpyDeviceToHost, one));
+    sync(one);
+    return read.front();
+  };
+  int* memory = nullptr;
+  {
+    auto const lease = scratch.claim<int>(one, count);
+    memory = lease.data();
+    must(launch_fill(one, memory, count, 7));
+    EXPECT_EQ(first_of(lease), 7);  // for the first work alone
+  }
+  {
+    auto const lease = scratch.claim<int>(one, count);
+    EXPECT_EQ(lease.data(), memory);
+    EXPECT_EQ(first_of(lease), -1);
+  }
+  auto kept = scratch.claim<int>(one, count);  // a graph holds this one
+  graph_exec exec(captured([&](cudaStream_t on) {
+    kept.record_stream(on);
+    must(launch_fill(on, kept.data(), count, 7));
+  }));
+  exec.launch(one);
+  EXPECT_EQ(first_of(kept), 7);
+}
+
 TEST_F(MemoryApart, OfCudasOwnCallsIsTheDevicesAlone) {
   int* memory = nullptr;
   must(cudaMalloc(&memory, 4096));
