@@ -2,6 +2,7 @@
 // Errors for unusable streams, and the Relaxed capture mode.
 #include "escrow/core/capture.hpp"
 
+#include "escrow/internal/environment.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 
 namespace escrow::inline v0_2 {
@@ -21,10 +22,9 @@ void detail::refuse_capture(char const* call, cudaError_t status) {
         "deleter::retire(owner), without a stream");
   }
   check(status, "cudaStreamGetCaptureInfo");
-  throw usage_error(
-      call, "the capture of `stream` has been invalidated",
-      "end the capture, leave out the call that invalidated it, and capture again; on the "
-      "simulated runtime sim::last_invalidation() names that call");
+  throw usage_error(call, "the capture of `stream` has been invalidated",
+                    "end the capture, leave out the call that invalidated it, and capture again; " +
+                        environment::last_invalidation());
 }
 
 relaxed_capture_scope::relaxed_capture_scope(source_location where) {

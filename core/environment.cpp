@@ -2,6 +2,7 @@
 // The variables that Escrow reads.
 #include "escrow/internal/environment.hpp"
 
+#include <array>
 #include <cstdlib>
 #include <string_view>
 
@@ -11,6 +12,8 @@ extern "C" [[gnu::weak, gnu::visibility("hidden")]] unsigned long long
 escrow_simulated_steps() noexcept;
 extern "C" [[gnu::weak, gnu::visibility("hidden")]] unsigned long long
 escrow_simulated_eager_work() noexcept;
+extern "C" [[gnu::weak, gnu::visibility("hidden")]] void escrow_simulated_last_invalidation(
+    char* text, unsigned long long bytes) noexcept;
 
 namespace escrow::inline v0_2::environment {
 
@@ -59,6 +62,14 @@ bool is_simulated() noexcept {
 
 std::uint64_t simulated_steps() noexcept {
   return &escrow_simulated_steps != nullptr ? escrow_simulated_steps() : 0;
+}
+
+std::string last_invalidation() {
+  if (&escrow_simulated_last_invalidation == nullptr)
+    return "on the simulated runtime errors name that call";
+  std::array<char, 256> text{};
+  escrow_simulated_last_invalidation(text.data(), text.size());
+  return std::string("the last such call was ") + text.data();
 }
 
 std::uint64_t eager_work() noexcept {

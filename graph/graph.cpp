@@ -12,7 +12,6 @@
 
 #include "audited_call.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/driver.hpp"
 #include "escrow/internal/environment.hpp"
@@ -256,11 +255,11 @@ std::string_view advice_for_begin(cudaError_t status) noexcept {
   }
 }
 
-std::string_view advice_for_end(cudaError_t status) noexcept {
+std::string advice_for_end(cudaError_t status) {
   switch (status) {
     case cudaErrorStreamCaptureInvalidated:
-      return "a call that a capture does not allow has invalidated it: leave that out; on the "
-             "simulated runtime sim::last_invalidation() names it";
+      return "a call that a capture does not allow has invalidated it: leave that out; " +
+             environment::last_invalidation();
     case cudaErrorStreamCaptureUnjoined:
       return "another stream was forked into it: make `stream` wait for that one";
     case cudaErrorStreamCaptureWrongThread:

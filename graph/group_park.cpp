@@ -12,6 +12,7 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/deleter/sharing_group.hpp"
+#include "escrow/internal/environment.hpp"
 #include "escrow/internal/launch_order.hpp"
 #include "escrow/internal/parked_group.hpp"
 #include "escrow/internal/reference_set.hpp"
@@ -115,7 +116,10 @@ void wait_for_last_launch(group_order& group, steady::time_point end) {
   }
   if (!is_over) {
     throw group_busy(std::string(parking) + ": the last launch of " + in_words(group) +
-                     " has not ended; wait for it, or with a longer `wait_max`");
+                     " has not ended; " +
+                     (environment::simulated_steps() != 0
+                          ? "time is stepped, and nobody steps: call sim::run_until_idle() before"
+                          : "wait for it, or with a longer `wait_max`"));
   }
 }
 

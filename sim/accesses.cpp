@@ -34,7 +34,7 @@ class collector {
       if (at.ptr == nullptr || extent.width == 0 || extent.height == 0 || extent.depth != 1) return;
       std::size_t const row = from.z * at.ysize + from.y;
       auto const begin = reinterpret_cast<std::uintptr_t>(at.ptr) + row * at.pitch + from.x;
-      note(begin, span_of(extent.width, at.pitch, extent.height), place, kind);
+      note(begin, {extent.width, at.pitch, extent.height}, place, kind);
     };
     part(c.shape.dstPtr, c.shape.dstPos, c.to, access_kind::writes);
     part(c.shape.srcPtr, c.shape.srcPos, c.from, access_kind::reads);
@@ -42,26 +42,40 @@ class collector {
   void note(fill_work const& f) {
     std::size_t const width = f.shape.width * f.shape.elementSize;
     if (width == 0 || f.shape.height == 0) return;
-    note(reinterpret_cast<std::uintptr_t>(f.shape.dst),
-         span_of(width, f.shape.pitch, f.shape.height), f.to, access_kind::writes);
+    note(reinterpret_cast<std::uintptr_t>(f.shape.dst), {width, f.shape.pitch, f.shape.height},
+         f.to, access_kind::writes);
   }
   template <class Other>
   void note(Other const& /*what*/) {}
 
  private:
-  // A row after another, of which each begins so many bytes behind the one before.
-  static std::size_t span_of(std::size_t width, std::size_t pitch, std::size_t rows) {
-    return rows > 1 ? pitch * (rows - 1) + width : width;
-  }
-  void note(std::uintptr_t begin, std::size_t bytes, memory_place const& place, access_kind kind) {
+  struct rows {
+    std::size_t width;
+    std::size_t pitch;
+    std::size_t count;
+  };
+  void note(std::uintptr_t begin, rows its, memory_place const& place, access_kind kind) {
+    bool const is_one = its.count == 1 || its.pitch == its.width;
     to_.push_back({.begin = begin,
-                   .bytes = bytes,
+                   .bytes = its.pitch * (its.count - 1) + its.width,
+                   .width = is_one ? 0 : its.width,
+                   .pitch = is_one ? 0 : its.pitch,
                    .kind = kind,
                    .may_race = place.type != cudaMemoryTypeUnregistered});
   }
 
   std::vector<access>& to_;
 };
+
+// Whether what has bytes in rows has some in this range.
+bool has_some(access const& its, std::uintptr_t begin, std::uintptr_t end) {
+  if (end <= its.begin || begin >= its.begin + its.bytes) return false;
+  if (its.width == 0) return true;
+  // The first row that ends behind `begin`.
+  std::uintptr_t const first_end = its.begin + its.width;
+  std::size_t const row = begin < first_end ? 0 : (begin - first_end) / its.pitch + 1;
+  return its.begin + row * its.pitch < end;
+}
 
 }  // namespace
 
@@ -82,8 +96,17 @@ std::vector<access> accesses_of(graph_state const& graph) {
   return all;
 }
 
+bool overlap(access const& a, access const& b) {
+  if (a.width == 0) return has_some(b, a.begin, a.begin + a.bytes);
+  for (std::uintptr_t at = a.begin; at < a.begin + a.bytes; at += a.pitch) {
+    if (has_some(b, at, at + a.width)) return true;
+  }
+  return false;
+}
+
 bool is_conflict(access const& a, access const& b, bool of_kernels) {
   using kind = access_kind;
+  if (!overlap(a, b)) return false;
   if (a.kind >= kind::allocates && b.kind >= kind::allocates) return false;  // nobody has used it
   if (is_exclusive(a.kind) || is_exclusive(b.kind)) return true;
   if (!of_kernels || (a.kind != kind::may_write && b.kind != kind::may_write)) return false;

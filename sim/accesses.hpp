@@ -21,8 +21,10 @@ void add_accesses(work const& what, std::vector<access>& to);
 // What the enabled nodes of the graph use, and of those inside it.
 std::vector<access> accesses_of(graph_state const& graph);
 
-// Of two that overlap: whether one writes what the other uses. Of kernels only if asked: by their
-// types they may write, which they need not do.
+// Whether both use some byte.
+bool overlap(access const& a, access const& b);
+// The same, and one writes what the other uses. Of kernels only if asked: by their types they may
+// write, which they need not do.
 bool is_conflict(access const& a, access const& b, bool of_kernels);
 
 // For messages: "a fill or copy", "its free", or a kernel and its argument.

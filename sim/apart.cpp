@@ -3,12 +3,14 @@
 #include "apart.hpp"
 
 #include "state.hpp"
+#include "thread.hpp"
 
 #include <execinfo.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -19,6 +21,12 @@
 #include <mutex>
 #include <new>
 #include <string_view>
+
+extern "C" {
+// There in a program with AddressSanitizer or ThreadSanitizer.
+[[gnu::weak]] void __asan_poison_memory_region(void const volatile* address, std::size_t bytes);
+[[gnu::weak]] void __tsan_acquire(void* address);
+}
 
 namespace escrow::sim::model {
 namespace {
@@ -47,28 +55,46 @@ void protect_all(device_pages const& its, bool is_open) {
   for (auto const& [address, bytes] : its.all) protect(address, bytes, is_open);
 }
 
-void on_fault(int /*signal*/, siginfo_t* told, void* /*context*/) {
+// In a signal handler nothing may allocate, as give_up() does.
+template <class... Values>
+void say(char const* text, Values... values) {
+  std::array<char, 384> line{};
+  int const count = std::snprintf(line.data(), line.size(), text, values...);
+  std::size_t const shown = std::min(line.size() - 1, static_cast<std::size_t>(count));
+  static_cast<void>(!::write(STDERR_FILENO, line.data(), shown));
+  std::array<void*, 32> frames{};
+  ::backtrace_symbols_fd(frames.data(), ::backtrace(frames.data(), frames.size()), STDERR_FILENO);
+}
+
+void on_kernels_fault(int signal, siginfo_t* told, void* /*context*/) {
+  op const* const running = this_thread_unchecked().kernel;
+  if (running != nullptr && std::holds_alternative<kernel_work>(running->what)) {
+    say("escrow::sim: kernel \"%s\" reads or writes at %p, where no memory is: it goes far behind "
+        "what it was given, or uses what it was not given; claim<T>(stream, count) counts "
+        "elements, "
+        "and claim(stream, bytes) bytes\n",
+        std::get<kernel_work>(running->what).code->name.c_str(), told->si_addr);
+  }
+  ::signal(signal, SIG_DFL);  // it comes again, and ends the process
+}
+
+void on_fault(int signal, siginfo_t* told, void* context) {
   device_pages& its = pages();
   auto const address = reinterpret_cast<std::uintptr_t>(told->si_addr);
   std::unique_lock lock(its.mutex);  // not this thread's: nothing under it uses such memory
   auto const after = its.all.upper_bound(address);
   bool const is_known =
       after != its.all.begin() && address - std::prev(after)->first < std::prev(after)->second;
+  lock.unlock();
   if (!is_known) {
+    bool const is_nobodys = its.others.sa_handler == SIG_DFL;
+    if (is_nobodys) return on_kernels_fault(signal, told, context);
     ::sigaction(SIGSEGV, &its.others, nullptr);  // it comes again, there
     return;
   }
-  lock.unlock();
-  // In a signal handler nothing may allocate, as give_up() does.
-  std::array<char, 256> text{};
-  int const count = std::snprintf(
-      text.data(), text.size(),
-      "escrow::sim: the host reads or writes memory of the device at %p, which no host can on most "
+  say("escrow::sim: the host reads or writes memory of the device at %p, which no host can on most "
       "GPUs: copy by cudaMemcpyAsync, or use pinned memory (ESCROW_MEMORY=apart)\n",
       told->si_addr);
-  static_cast<void>(!::write(STDERR_FILENO, text.data(), static_cast<std::size_t>(count)));
-  std::array<void*, 32> frames{};
-  ::backtrace_symbols_fd(frames.data(), ::backtrace(frames.data(), frames.size()), STDERR_FILENO);
   std::abort();
 }
 
@@ -96,8 +122,33 @@ bool is_memory_apart() noexcept {
   return is_it;
 }
 
+bool has_sanitizer() noexcept {
+  return &__asan_poison_memory_region != nullptr || &__tsan_acquire != nullptr;
+}
+
+std::size_t bytes_behind_memory() noexcept {
+  return is_memory_apart() || !has_sanitizer() ? guard_bytes : 0;
+}
+
+void watch_kernels() {
+  static bool const is_watched = [] {
+    struct sigaction others = {};
+    ::sigaction(SIGSEGV, nullptr, &others);
+    if (has_sanitizer() || others.sa_handler != SIG_DFL) return false;
+    void* frame = nullptr;
+    ::backtrace(&frame, 1);  // the first call loads a library
+    struct sigaction ours = {};
+    ours.sa_sigaction = &on_kernels_fault;
+    ours.sa_flags = SA_SIGINFO;
+    for (int const signal : {SIGSEGV, SIGBUS}) ::sigaction(signal, &ours, nullptr);
+    return true;
+  }();
+  static_cast<void>(is_watched);
+}
+
 void* new_device_memory(std::size_t bytes) noexcept {
-  if (!is_memory_apart()) return ::operator new(bytes, as_cuda_aligns, std::nothrow);
+  if (!is_memory_apart())
+    return ::operator new(bytes + bytes_behind_memory(), as_cuda_aligns, std::nothrow);
   void* const found = ::mmap(nullptr, whole_pages(bytes), PROT_NONE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (found == MAP_FAILED) return nullptr;

@@ -8,8 +8,13 @@
 namespace escrow::sim::model {
 
 [[nodiscard]] bool is_memory_apart() noexcept;
-// Of memory that is apart: so many bytes behind it are nobody's.
+// So many bytes behind an allocation of the device, and behind a claim of an arena if memory is
+// apart, are nobody's.
 constexpr std::size_t guard_bytes = 256;
+// The same for an allocation: none under a sanitizer, which sees what is written there.
+[[nodiscard]] std::size_t bytes_behind_memory() noexcept;
+// AddressSanitizer or ThreadSanitizer.
+[[nodiscard]] bool has_sanitizer() noexcept;
 // New memory is filled if it is no larger.
 constexpr std::size_t filled_max = std::size_t{64} << 20;
 
@@ -23,6 +28,10 @@ void delete_device_memory(void* address, std::size_t bytes) noexcept;
 // what may be done with them not at all.
 void add_device_pages(void* address, std::size_t bytes);
 void remove_device_pages(void* address) noexcept;
+
+// Who reads or writes where no memory is, in the body of a kernel, gets a text, too. The first call
+// counts; not under a sanitizer, nor if the program handles such faults itself.
+void watch_kernels();
 
 // While one lives, the device works, and can reach its memory.
 class [[nodiscard]] device_at_work {

@@ -84,7 +84,10 @@ cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event) {
     std::shared_ptr<event_state> what;
     if (auto const error = get_event(c, event, what); error != cudaSuccess) return error;
     if (auto const error = may_ask(c, *what); error != cudaSuccess) return error;
-    if (!is_done(*what)) return cudaErrorNotReady;
+    if (!is_done(*what)) {
+      note_vain_query(c.name);
+      return cudaErrorNotReady;
+    }
     if (what->last != nullptr) c.s.known_done.learn(what->last->at);
     return cudaSuccess;
   });
@@ -111,6 +114,7 @@ cudaError_t CUDARTAPI cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEve
       return cudaErrorInvalidResourceHandle;
     if (from->last == nullptr || to->last == nullptr) return cudaErrorInvalidResourceHandle;
     if (!is_done(*from) || !is_done(*to)) return cudaErrorNotReady;
+    for (auto const& each : {from, to}) c.s.known_done.learn(each->last->at);
     *ms = std::chrono::duration<float, std::milli>(to->last->done_at - from->last->done_at).count();
     return cudaSuccess;
   });

@@ -92,7 +92,10 @@ cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t handle) {
     if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
     if (auto const error = may_wait(c, *stream); error != cudaSuccess) return error;
     auto const all = work_of(*stream);
-    if (!all.tails.empty()) return cudaErrorNotReady;
+    if (!all.tails.empty()) {
+      note_vain_query(c.name);
+      return cudaErrorNotReady;
+    }
     learn(all);
     return cudaSuccess;
   });

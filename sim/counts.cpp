@@ -4,6 +4,12 @@
 
 #include <escrow/sim/counts.hpp>
 
+#include <cstdio>
+
+// For Escrow's texts.
+extern "C" [[gnu::visibility("hidden")]] void escrow_simulated_last_invalidation(
+    char* text, unsigned long long bytes) noexcept;
+
 namespace escrow::sim {
 
 counts alive() {
@@ -80,3 +86,9 @@ std::string last_invalidation() {
 }
 
 }  // namespace escrow::sim
+
+void escrow_simulated_last_invalidation(char* text, unsigned long long bytes) noexcept {
+  auto& s = escrow::sim::model::the();
+  std::lock_guard const lock(s.mutex);
+  std::snprintf(text, bytes, "%s", s.last_invalidation.c_str());
+}

@@ -11,21 +11,11 @@
 #include <iterator>
 #include <new>
 
-extern "C" {
-// There in a program with AddressSanitizer or ThreadSanitizer.
-[[gnu::weak]] void __asan_poison_memory_region(void const volatile* address, std::size_t bytes);
-[[gnu::weak]] void __tsan_acquire(void* address);
-}
-
 namespace escrow::sim::model {
 namespace {
 
 constexpr std::size_t count_max = 1024;
 constexpr std::size_t bytes_max = std::size_t{1} << 30;  // of addresses: large ones have no memory
-
-bool has_sanitizer() noexcept {
-  return &__asan_poison_memory_region != nullptr || &__tsan_acquire != nullptr;
-}
 
 // Gives the pages back, and keeps the addresses.
 void empty(void* address, std::size_t bytes) noexcept {

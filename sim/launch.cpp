@@ -155,11 +155,13 @@ void run_inside(graph_state const& graph, op_ptr const& o, std::function<void()>
 void run_conditional(op_ptr const& o) {
   auto const& what = std::get<conditional_work>(o->what);
   auto const* const body = is_abandoned(o) ? nullptr : body_to_run(what);
+  bool const repeats = what.type == cudaGraphCondTypeWhile;
   if (body == nullptr) {
+    if (repeats) the().loop_turns = 0;
     complete(o);
     return;
   }
-  bool const repeats = what.type == cudaGraphCondTypeWhile;
+  if (repeats) the().loop_turns = ++o->turns;
   run_inside(*body, o, [o, repeats] { repeats ? run_conditional(o) : complete(o); });
 }
 

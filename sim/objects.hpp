@@ -55,7 +55,8 @@ struct op {
   std::function<void()> finished;
   // Of a conditional node: runs what the condition chooses, and completes it after that.
   void (*run)(std::shared_ptr<op> const&) = nullptr;
-  position at = {};  // of a launch's node: the launch's
+  std::uint64_t turns = 0;  // of a loop: how often its body has run
+  position at = {};         // of a launch's node: the launch's
   bool done = false;
   bool began = false;
   std::chrono::nanoseconds began_at{};

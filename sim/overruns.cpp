@@ -38,7 +38,7 @@ std::optional<end_of_memory> end_of_allocation(std::uintptr_t address) {
   auto const& [start, what] = *std::prev(after);
   std::uintptr_t const end = reinterpret_cast<std::uintptr_t>(start) + what.bytes;
   if (address >= end) return std::nullopt;
-  std::size_t const guard = is_memory_apart() && !what.host ? guard_bytes : 0;
+  std::size_t const guard = what.host ? 0 : bytes_behind_memory();
   return end_of_memory{end, end + guard, "the allocation"};
 }
 

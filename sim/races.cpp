@@ -20,13 +20,12 @@ std::string stream_text(cudaStream_t stream) {
   return stream == nullptr ? "a default stream" : "stream " + text_of(stream);
 }
 
-bool overlap(access const& a, access const& b) {
-  return a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
-}
-
 // Whatever conflicts with `old` later conflicts with `now`, which is behind it.
 bool stands_for(access const& now, access const& old) {
-  bool const covers = now.begin <= old.begin && old.begin + old.bytes <= now.begin + now.bytes;
+  bool const has_all_rows = now.width == 0 || (now.begin == old.begin && now.bytes == old.bytes &&
+                                               now.width == old.width && now.pitch == old.pitch);
+  bool const covers =
+      has_all_rows && now.begin <= old.begin && old.begin + old.bytes <= now.begin + now.bytes;
   bool const is_alike = now.kind == old.kind && now.code == old.code;
   return covers && (is_alike || is_exclusive(now.kind));
 }
@@ -55,7 +54,6 @@ void look_at(char const* call, position const& at, touch const& now, used_memory
   bool const of_kernels = asked_audits() == audits::all;
   std::erase_if(others, [&](touch const& other) {
     if (the().known_done.has(other.when)) return true;
-    if (!overlap(now.what, other.what)) return false;
     if (at.is_behind(other.when)) return stands_for(now.what, other.what);
     if (is_conflict(now.what, other.what, of_kernels)) refuse(call, now, other);
     return false;

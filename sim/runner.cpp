@@ -7,6 +7,7 @@
 #include "runner_shared.hpp"
 #include "runner_stepped.hpp"
 
+#include <string>
 #include <utility>
 
 namespace escrow::sim::model {
@@ -42,11 +43,18 @@ void defer(callbacks list, std::chrono::microseconds shortest, std::chrono::micr
 void block(std::unique_lock<std::mutex>& lock, std::function<bool()> const& ready,
            char const* what) {
   auto& s = the();
+  constexpr std::uint64_t turns_max = 100'000;
+  auto const loop = [&s]() -> std::string {
+    if (s.loop_turns < 1000) return {};
+    return "; the body of a while_node has run " + std::to_string(s.loop_turns) +
+           " times: a kernel in it ends the loop by setting the condition to 0";
+  };
   if (!s.how.stepped) {
     ++s.waiters;
     bool const in_time = s.changed.wait_for(lock, s.how.sync_limit, ready);
     --s.waiters;
-    if (!in_time) give_up(std::string(what) + " blocked for longer than options::sync_limit");
+    if (!in_time)
+      give_up(std::string(what) + " blocked for longer than options::sync_limit" + loop());
     return;
   }
   auto const limit = std::chrono::steady_clock::now() + s.how.sync_limit;
@@ -54,6 +62,7 @@ void block(std::unique_lock<std::mutex>& lock, std::function<bool()> const& read
     if (s.fruitless > s.how.fruitless_steps_max) {
       give_up(std::string(what) + " blocks, and the kernels that could run never finish");
     }
+    if (s.loop_turns > turns_max) give_up(std::string(what) + " blocks" + loop());
     if (step_once(lock)) continue;
     // Another thread may be running the last operation; then it is for that one to end.
     if (s.running == 0 || std::chrono::steady_clock::now() > limit) {
@@ -63,6 +72,15 @@ void block(std::unique_lock<std::mutex>& lock, std::function<bool()> const& read
     s.changed.wait_for(lock, std::chrono::milliseconds(1));
     --s.waiters;
   }
+}
+
+void note_vain_query(char const* call) {
+  constexpr std::uint64_t most = 1'000'000;
+  auto& s = the();
+  if (!s.how.stepped || ++s.vain_queries < most) return;
+  give_up(std::string(call) + " was called " + std::to_string(most) +
+          " times for work that is not done, while time is stepped and nobody steps: call "
+          "sim::step() in the loop that asks");
 }
 
 void block_on(std::unique_lock<std::mutex>& lock, std::vector<op_ptr> const& list,

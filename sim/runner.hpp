@@ -24,4 +24,8 @@ void block_on(std::unique_lock<std::mutex>& lock, std::vector<op_ptr> const& lis
               char const* what);
 void block_on(std::unique_lock<std::mutex>& lock, enqueued_work const& all, char const* what);
 
+// A query says that work is not done. Stepped, ends the process if that is asked again and again,
+// and nobody steps. Lock held.
+void note_vain_query(char const* call);
+
 }  // namespace escrow::sim::model

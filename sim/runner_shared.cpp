@@ -57,6 +57,7 @@ bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
     o->began_at = time_now();
     refuse_freed(o->what);
     set_guards(o->what);
+    watch_kernels();
   }
   ++s.running;
   lock.unlock();

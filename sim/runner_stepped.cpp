@@ -60,6 +60,7 @@ bool step_once(std::unique_lock<std::mutex>& lock) {
   auto& s = the();
   if (s.choices.empty() && s.callback_queue.empty()) return false;
   ++s.steps;
+  s.vain_queries = 0;
   s.virtual_now += step_time;
   if (s.choices.empty())
     s.virtual_now = std::max(s.virtual_now, s.callback_queue.begin()->first.first);

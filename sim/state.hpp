@@ -150,6 +150,7 @@ struct state {
   // Calls of cudaFree and cudaFreeHost that wait for a device.
   std::size_t waiting_frees = 0;
   std::size_t execs_in_flight = 0;
+  std::uint64_t loop_turns = 0;  // of the loop that has run last, if it has not ended
   // Memory that belongs to graphs, by address; a block takes itself out when it ends.
   std::map<void const*, graph_block*> graph_blocks;
   // Those that a launch has let appear and that no call has freed since.
@@ -166,6 +167,7 @@ struct state {
   std::vector<op_ptr> choices;
   std::uint64_t fruitless = 0;
   std::uint64_t steps = 0;
+  std::uint64_t vain_queries = 0;  // since the last step
   // Operations and callbacks being run at this moment, the lock let go.
   std::size_t running = 0;
 

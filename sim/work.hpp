@@ -73,11 +73,13 @@ enum class access_kind : std::uint8_t { reads, writes, may_read, may_write, allo
 struct access {
   std::uintptr_t begin = 0;
   std::size_t bytes = 1;  // from there on; of a pointer only that it is there
+  std::size_t width = 0;  // of each row; 0: all bytes are used
+  std::size_t pitch = 0;  // from the begin of a row to that of the next
   access_kind kind = access_kind::reads;
   kernel_code const* code = nullptr;
   std::size_t argument = 0;
-  // It is in memory of a device, or, of a fill or copy, in pinned memory: kernels look at flags of
-  // the host's, and a copy has taken pageable memory when its call returns.
+  // It is in memory of a device, or, of a fill or copy, in pinned memory. Kernels look at flags of
+  // the host's, and addresses of pageable memory, as the stack's, soon have another meaning.
   bool may_race = true;
 };
 

@@ -3,9 +3,11 @@
 #include <escrow/nodes.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <string>
 
+#include "deep.hpp"
 #include "pool_world.hpp"
 
 namespace escrow::test {
@@ -52,6 +54,22 @@ TEST_F(Overruns, OfAKernel) {
   auto const all = scratch.claim(one, claimed * sizeof(float));  // which may use the block
   set(one, static_cast<float*>(all->data()), all->size() / sizeof(float));
   sync(one);
+}
+
+// Also where the claim fills its block, and where no memory is.
+TEST_F(Overruns, BehindAnAllocation) {
+  if (is_sanitized) return;  // it tells that
+  auto const lease = scratch.claim<float>(one, 1024);
+  auto const set_here = [&](float* data, std::size_t count) {
+    set(one, data, count);
+    sync(one);
+  };
+  EXPECT_DEATH(set_here(lease.data(), 1025), "it wrote at 0x.*, 0 bytes behind what its claim of");
+  device_buffer<float> const others(16);
+  EXPECT_DEATH(set_here(others.data(), 20), "it wrote at 0x.*, 0 bytes behind the allocation");
+  auto* const nowhere = reinterpret_cast<float*>(std::uintptr_t{4096});
+  EXPECT_DEATH(set_here(nowhere, 1),
+               "kernel .set_floats. reads or writes at 0x1000, where no memory is: it goes far");
 }
 
 TEST_F(Overruns, OfAKernelInAGraph) {

@@ -139,6 +139,15 @@ TEST_F(Races, WhatOrdersThem) {
         EXPECT_TRUE(wait_until([&] { return cudaEventQuery(behind) == cudaSuccess; }));
       },
       copy());
+  owned_event timed;
+  must(cudaEventCreate(timed.out()));
+  auto const by_time = [&] {
+    must(cudaEventRecord(timed, one));
+    float elapsed = 0;
+    EXPECT_TRUE(
+        wait_until([&] { return cudaEventElapsedTime(&elapsed, timed, timed) == cudaSuccess; }));
+  };
+  expect_fine(write(), by_time, copy());
   expect_fine(
       write(),
       [&] {
@@ -203,6 +212,29 @@ TEST_F(Races, OfStreamsInOneLease) {
         sync(two);
       },
       "a copy on .* uses .*, of the pool .blocks of 256 bytes., as does kernel .writes.");
+}
+
+// Columns of one matrix, and rows beside each other.
+TEST_F(Races, OfRows) {
+  constexpr std::size_t pitch = 64, half = pitch / 2, rows = bytes / pitch;
+  auto* const begin = reinterpret_cast<std::byte*>(memory.data());
+  auto const fill_columns = [=](std::size_t from) {
+    return
+        [=](cudaStream_t on) { must(cudaMemset2DAsync(begin + from, pitch, 0, half, rows, on)); };
+  };
+  expect_fine(
+      fill_columns(0), [] {}, fill_columns(half));
+  expect_fine(
+      fill_columns(half), [] {}, fill_columns(0));
+  expect_race(fill_columns(0), fill_columns(half - 1), "a fill or copy on .* a fill or copy");
+  expect_race(fill_columns(half), copy(), "a copy on .* a fill or copy");
+  expect_race(copy(), fill_columns(half), "a fill or copy on .* a copy");
+  auto const copy_column = [&](cudaStream_t on) {
+    must(cudaMemcpy2DAsync(result.data(), half, begin, pitch, half, rows, cudaMemcpyDefault, on));
+  };
+  expect_fine(
+      fill_columns(half), [] {}, copy_column);
+  expect_race(fill_columns(0), copy_column, "a copy on .* a fill or copy");
 }
 
 TEST_F(Races, MemoryInStreamOrder) {

@@ -194,6 +194,18 @@ TEST_F(Stepped, AWaitThatNothingCanEndAbortsAndNamesTheSeed) {
       "cudaStreamSynchronize blocks.*seed 42, stepped");
 }
 
+TEST_F(Stepped, ALoopThatAsksWhereNobodyStepsAborts) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        start(42);
+        owned_stream const stream = make_stream();
+        must(launch_tiny(stream));
+        while (cudaStreamQuery(stream) == cudaErrorNotReady) continue;
+      },
+      "cudaStreamQuery was called 1000000 times .* nobody steps: call sim::step");
+}
+
 // A WHILE node that adds 1 to `cell` until it is `limit`.
 owned_graph loop(int* cell, int limit) {
   owned_graph graph = make_graph();
@@ -251,6 +263,20 @@ TEST_F(ConditionValues, OfNoNodeAreFreedWithTheExecThatAnUpdateGaveThem) {
     sim::run_until_idle();
     EXPECT_EQ(sim::alive().condition_values, 0U) << "in flight: " << is_in_flight;
   }
+}
+
+TEST_F(ConditionValues, ALoopWithoutAnEndIsNamed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        sim::reset({.stepped = true});
+        pinned_ints cells;
+        owned_stream const stream = make_stream();
+        owned_exec const exec = instantiate(loop(cells.data(), 1 << 30));
+        must(cudaGraphLaunch(exec, stream));
+        must(cudaStreamSynchronize(stream));
+      },
+      "cudaStreamSynchronize blocks; the body of a while_node has run 1.* times: a kernel in it");
 }
 
 TEST_F(ConditionValues, EndALoopWhenItsDeviceFails) {

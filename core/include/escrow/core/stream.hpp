@@ -91,7 +91,12 @@ class stream_at {
 [[nodiscard]] inline std::uint64_t stream_id(stream_ref stream,
                                              source_location where = source_location::current()) {
   unsigned long long id = 0;
-  check(detail::query_stream_id(stream.get(), id), "cudaStreamGetId", where);
+  cudaError_t const status = detail::query_stream_id(stream.get(), id);
+  if (status == cudaErrorStreamCaptureUnsupported) [[unlikely]] {
+    check(status, "cudaStreamGetId", where,
+          "another thread captures `stream` now: let no thread use a stream that another captures");
+  }
+  check(status, "cudaStreamGetId", where);
   return id;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "escrow/version.hpp"
 
@@ -19,6 +20,9 @@ enum class audits : std::uint8_t { by_default, off, on };
 [[nodiscard]] bool is_simulated() noexcept;
 // Of the simulated runtime: 0 if its time is not stepped, else it grows with each step.
 [[nodiscard]] std::uint64_t simulated_steps() noexcept;
+
+// The same: for a message, the call that has invalidated a capture last; else what tells it.
+[[nodiscard]] std::string last_invalidation();
 
 // The same: how much work the calling thread has enqueued on streams that do not capture, but for
 // what it enqueued in the lifetime of an uncounted_work.

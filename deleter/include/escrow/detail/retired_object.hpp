@@ -38,9 +38,10 @@ constexpr void require_owner() {
       "(stream, owner), where the owner's destructor frees, e.g. a std::unique_ptr");
   constexpr bool may_throw = !std::is_nothrow_destructible_v<owner>;
   static_assert(!may_throw, "the owner's destructor must not throw");
-  static_assert(may_throw || std::is_trivially_destructible_v<owner> ||
-                    std::constructible_from<owner, Argument>,
-                "the owner cannot be copied: std::move it into the call");
+  static_assert(
+      may_throw || std::is_trivially_destructible_v<owner> ||
+          std::constructible_from<owner, Argument>,
+      "the owner cannot be copied, or is const: std::move one that is not const into the call");
   static_assert(!std::invocable<owner&>,
                 "the owner is destroyed, and not called: pass an object whose destructor frees, "
                 "e.g. a std::unique_ptr with a deleter of your own");
