@@ -59,9 +59,9 @@ std::string why_invalid(cudaGraph_t graph, std::span<cudaGraph_t const> bodies,
     return "for device launch CUDA takes graphs that have nodes, all of one device: kernels, "
            "memsets, memcpys and child graphs";
   }
-  return "CUDA refuses a graph with a condition that no conditional node has: make a node with "
-         "each "
-         "that you make; and bodies that copy pageable memory of the host: copy pinned memory";
+  return "CUDA refuses a graph with a condition that no node has: make a conditional node with "
+         "each; "
+         "and bodies that copy pageable memory of the host: copy pinned memory";
 }
 
 std::string_view why_refused(cudaGraphNodeParams const& params) noexcept {
