@@ -18,7 +18,7 @@ class collector {
       kind const what = k.code->kind_of(i);
       if (what == kind::value || k.code->arg_sizes[i] != sizeof(void*)) continue;
       void const* const to = k.args.word(i, 0);
-      if (to == nullptr) continue;
+      if (to == nullptr || is_end(k, i)) continue;
       bool const is_const = what != kind::pointer;
       to_.push_back({.begin = reinterpret_cast<std::uintptr_t>(to),
                      .kind = is_const ? access_kind::may_read : access_kind::may_write,
@@ -49,6 +49,17 @@ class collector {
   void note(Other const& /*what*/) {}
 
  private:
+  // Of a range [first, last): behind a pointer of its kind, in the same memory.
+  static bool is_end(kernel_work const& k, std::size_t argument) {
+    if (argument == 0 || k.code->kind_of(argument - 1) != k.code->kind_of(argument)) return false;
+    if (k.code->arg_sizes[argument - 1] != sizeof(void*)) return false;
+    auto const* const first = static_cast<std::byte const*>(k.args.word(argument - 1, 0));
+    auto const* const last = static_cast<std::byte const*>(k.args.word(argument, 0));
+    if (first == nullptr || first >= last) return false;
+    void const* const memory = begin_around(last - 1);
+    return memory != nullptr && memory == begin_around(first);
+  }
+
   struct rows {
     std::size_t width;
     std::size_t pitch;

@@ -18,7 +18,8 @@ cudaError_t with_pool(char const* name, cudaMemPool_t pool, Use use, unsigned ki
   return call(name, kind, [&](api_call& c) {
     if (auto const error = forbid_unsafe(c); error != cudaSuccess) return error;
     auto const is_default = [pool](device const& each) { return &each.pool == pool; };
-    if (!c.s.memory_pools.contains(pool) && std::ranges::none_of(c.s.devices, is_default)) {
+    bool const is_made = c.s.memory_pools.contains(pool) && !pool->is_destroyed;
+    if (!is_made && std::ranges::none_of(c.s.devices, is_default)) {
       give_up(std::string(name) + ": the memory pool was destroyed");
     }
     return use(c);
@@ -54,14 +55,17 @@ cudaError_t CUDARTAPI cudaMemPoolCreate(cudaMemPool_t* pool, cudaMemPoolProps co
   });
 }
 
-// CUDA keeps it until its memory is freed. Here that is an error.
+// Its memory stays until it is freed.
 cudaError_t CUDARTAPI cudaMemPoolDestroy(cudaMemPool_t pool) {
   return with_pool(
       __func__, pool,
       [&](api_call& c) {
-        if (pool->used != 0) give_up("cudaMemPoolDestroy: memory of the pool is in use");
+        if (!c.s.memory_pools.contains(pool)) return cudaErrorInvalidValue;
         trim(*pool, 0);
-        return c.s.memory_pools.erase(pool) == 1 ? cudaSuccess : cudaErrorInvalidValue;
+        pool->release_threshold = 0;
+        pool->is_destroyed = true;
+        if (pool->used == 0) c.s.memory_pools.erase(pool);
+        return cudaSuccess;
       },
       frees);
 }

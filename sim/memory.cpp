@@ -74,6 +74,18 @@ memory_place place_of(void const* address) {
   return {what.host ? cudaMemoryTypeHost : cudaMemoryTypeDevice, what.device};
 }
 
+void const* begin_around(void const* address) {
+  if (auto const block = find_block_around(address)) return block->params.dptr;
+  auto const asked = reinterpret_cast<std::uintptr_t>(address);
+  for (auto const& [begin, range] : the().ranges) {
+    if (asked - begin < range.bytes) return reinterpret_cast<void const*>(begin);
+  }
+  auto const after = the().allocations.upper_bound(address);
+  if (after == the().allocations.begin()) return nullptr;
+  auto const& [start, what] = *std::prev(after);
+  return asked - reinterpret_cast<std::uintptr_t>(start) < what.bytes ? start : nullptr;
+}
+
 bool is_beyond(void const* address, std::size_t bytes) {
   auto const& all = the().allocations;
   auto const after = all.upper_bound(address);
@@ -98,6 +110,7 @@ void uncount(state& s, allocation const& what) {
   } else {
     what.pool->used -= what.bytes;
     trim(*what.pool, what.pool->release_threshold);  // CUDA does so when a stream is synchronized
+    if (what.pool->is_destroyed && what.pool->used == 0) s.memory_pools.erase(what.pool);
   }
 }
 

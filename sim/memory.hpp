@@ -8,6 +8,8 @@ namespace escrow::sim::model {
 
 // What an address is in; also for addresses inside an allocation. Lock held.
 memory_place place_of(void const* address);
+// Where the allocation, or the range of addresses, begins that it is in; null: in none. Lock held.
+void const* begin_around(void const* address);
 
 // Whether so many bytes begin in an allocation and end beyond it. Lock held.
 bool is_beyond(void const* address, std::size_t bytes);

@@ -260,4 +260,5 @@ struct CUmemPoolHandle_st {
   std::uint64_t release_threshold = 0;
   std::size_t used = 0;
   std::size_t reserved = 0;
+  bool is_destroyed = false;  // it ends with its last allocation
 };

@@ -116,7 +116,14 @@ class user {
     auto const is_known = [](void const* at) {
       return place_of(at).type != cudaMemoryTypeUnregistered;
     };
-    if (address == nullptr || is_known(address) || is_known(address - 1)) return;  // or an end
+    // A value that names no memory; or an end; or the begin of what is counted from 1.
+    constexpr std::uintptr_t least = 1 << 16, most = std::uintptr_t{1} << 56;
+    constexpr std::size_t element_max = 64;
+    auto const number = reinterpret_cast<std::uintptr_t>(address);
+    if (number < least || number > most || is_known(address) || is_known(address - 1) ||
+        is_known(address + element_max)) {
+      return;
+    }
     refuse(name_of(*k.code, index), address,
            "is in no memory that CUDA has allocated: the host's, which most GPUs cannot use, or "
            "freed; give memory of the device, or pinned memory (ESCROW_MEMORY=apart)");

@@ -66,6 +66,27 @@ TEST_F(MemoryApart, OfAnArenaIsTheDevicesAlone) {
   expect_host_refused(memory);
 }
 
+void map_on_host(int* data, int (*map)(int), void* tag) {
+  *data = map(*data) + (tag != nullptr ? 1 : 0);
+}
+auto* const mapped = sim::register_kernel<&map_on_host>("mapped");
+int twice(int value) {
+  return 2 * value;
+}
+
+// What is no address of memory, and what is counted from 1.
+TEST_F(MemoryApart, TakesPointersThatNameNoMemory) {
+  auto const lease = scratch.claim<int>(one, 64);
+  must(launch_fill(one, lease.data(), 64, 7));
+  auto* data = lease.data();
+  int (*map)(int) = &twice;
+  void* tag = reinterpret_cast<void*>(~std::uintptr_t{0});
+  std::array<void*, 3> arguments{&data, &map, &tag};
+  must(cudaLaunchKernel(reinterpret_cast<void const*>(mapped), {1}, {1}, arguments.data(), 0, one));
+  sync(one);
+  must(launch_add(one, lease.data() + 1, 1));
+}
+
 // State that is kept in scratch shows, as on a GPU where another claim had it meanwhile.
 TEST_F(MemoryApart, OfAClaimIsNewForItsFirstWork) {
   constexpr std::size_t count = 64;

@@ -111,6 +111,23 @@ TEST_F(LimitedMemory, FreedInStreamOrderIsThereForTheSameStreamAndForOthersOnceI
   }
 }
 
+// As CUDA's manual says.
+TEST_F(LimitedMemory, OfADestroyedPoolStaysUntilItIsFreed) {
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location = {.type = cudaMemLocationTypeDevice, .id = 0};
+  cudaMemPool_t pool = nullptr;
+  must(cudaMemPoolCreate(&pool, &properties));
+  void* memory = nullptr;
+  must(cudaMallocFromPoolAsync(&memory, 4 * block, pool, stream));
+  must(cudaMemPoolDestroy(pool));
+  must(cudaMemsetAsync(memory, 0, block, stream));
+  must(cudaFreeAsync(memory, stream));
+  must(cudaStreamSynchronize(stream));
+  must(cudaMalloc(&memory, 4 * block));  // its memory is there again
+  must(cudaFree(memory));
+}
+
 class FreesThatBlock : public fresh_runtime {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <type_traits>
 
@@ -212,6 +213,26 @@ TEST_F(Races, OfStreamsInOneLease) {
         sync(two);
       },
       "a copy on .* uses .*, of the pool .blocks of 256 bytes., as does kernel .writes.");
+}
+
+void sum_range_on_host(int const* first, int const* last, int* out) {
+  *out = std::accumulate(first, last, *out);
+}
+auto* const sum_range = sim::register_kernel<&sum_range_on_host>("sum_range");
+
+// The end of a range is no use of what lies there.
+TEST_F(Races, OfRangesThatEndWhereOthersBegin) {
+  auto const sum_half = [&](cudaStream_t on) {
+    must(launch(on, sum_range, memory.data(), memory.data() + values / 2, sum.data()));
+  };
+  auto const fill_from = [&](std::size_t first) {
+    return [&, first](cudaStream_t on) {
+      must(cudaMemsetAsync(memory.data() + first, 0, bytes - first * sizeof(int), on));
+    };
+  };
+  expect_fine(
+      sum_half, [] {}, fill_from(values / 2));
+  expect_race(sum_half, fill_from(0), "a fill or copy on .* kernel .sum_range., argument 0");
 }
 
 // Columns of one matrix, and rows beside each other.

@@ -46,7 +46,7 @@ class stream_ref {
   template <stream_like S>
   // NOLINTNEXTLINE(google-explicit-constructor): converts implicitly by design.
   stream_ref(S const& stream) noexcept : stream_(handle(stream)) {}
-  stream_ref(int) = delete;             // a literal 0 is usually a mistake
+  stream_ref(int) = delete;             // a literal 0: use cudaStreamLegacy or cudaStreamPerThread
   stream_ref(std::nullptr_t) = delete;  // use cudaStreamLegacy or cudaStreamPerThread
 
   [[nodiscard]] cudaStream_t get() const noexcept { return stream_; }

@@ -68,6 +68,7 @@ class ESCROW_API graph_exec {
   // `hoisted` has released.
   explicit graph_exec(graph_ref source, instantiate_options const& options = {},
                       source_location where = source_location::current());
+  graph_exec() = delete;                   // what is made later is a std::optional<graph_exec>
   graph_exec(graph_exec const&) = delete;  // std::move it, or make another of its graph
   graph_exec(graph_exec&& other) noexcept;
   graph_exec& operator=(graph_exec&& other) noexcept;

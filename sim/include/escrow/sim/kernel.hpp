@@ -32,7 +32,7 @@ namespace detail {
 enum class argument_kind : std::uint8_t { unknown, value, pointer, pointer_to_const };
 template <class T>
 inline constexpr argument_kind kind_of =
-    !std::is_pointer_v<T>                       ? argument_kind::value
+    !std::is_pointer_v<T> || std::is_function_v<std::remove_pointer_t<T>> ? argument_kind::value
     : std::is_const_v<std::remove_pointer_t<T>> ? argument_kind::pointer_to_const
                                                 : argument_kind::pointer;
 
