@@ -9,6 +9,7 @@
 #include <string>
 #include <type_traits>
 
+#include "deep.hpp"
 #include "pool_world.hpp"
 
 namespace escrow::test {
@@ -69,6 +70,7 @@ class Races : public pool_world {
     EXPECT_DEATH(run(), text +
                             ", enqueued before on stream 0x.*, and nothing orders the two: "
                             "record an event behind the first");
+    if (built_with_tsan) return;  // it tells of what follows, too
     sim::let_work_share(true);
     run();
     sync(one);
@@ -101,7 +103,8 @@ TEST_F(Races, WhatMayRunAtOnce) {
   auto const nothing = [] {};
   expect_fine(read(), nothing, read());
   expect_fine(copy(), nothing, read());
-  expect_fine(write(), nothing, write());  // two runs of a kernel may add to the same
+  // Two runs of a kernel may add to the same.
+  if (!built_with_tsan) expect_fine(write(), nothing, write());
 }
 
 // As long ago as it may be, and whatever the work has done by then.
