@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -108,6 +109,7 @@ void look_at_guards(work const& what) {
     std::span const bytes(each.begin, each.bytes);
     auto const written = std::ranges::find_if_not(bytes, is_as_set);
     if (written == bytes.end()) continue;
+    std::lock_guard const lock(the().mutex);
     give_up(name_of(*k->code, each.argument) + ": it wrote at " + text_of(&*written) + ", " +
             std::to_string(written - bytes.begin()) + " bytes behind " + each.of + advice);
   }

@@ -100,11 +100,11 @@ TEST_F(Races, OfAllKinds) {
 }
 
 TEST_F(Races, WhatMayRunAtOnce) {
+  if (built_with_tsan) return;  // these kernels add without atomic operations
   auto const nothing = [] {};
   expect_fine(read(), nothing, read());
   expect_fine(copy(), nothing, read());
-  // Two runs of a kernel may add to the same.
-  if (!built_with_tsan) expect_fine(write(), nothing, write());
+  expect_fine(write(), nothing, write());  // two runs of a kernel may add to the same
 }
 
 // As long ago as it may be, and whatever the work has done by then.
