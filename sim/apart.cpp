@@ -71,9 +71,8 @@ void on_kernels_fault(int signal, siginfo_t* told, void* /*context*/) {
   op const* const running = this_thread_unchecked().kernel;
   if (running != nullptr && std::holds_alternative<kernel_work>(running->what)) {
     say("escrow::sim: kernel \"%s\" reads or writes at %p, where no memory is: it goes far behind "
-        "what it was given, or uses what it was not given; claim<T>(stream, count) counts "
-        "elements, "
-        "and claim(stream, bytes) bytes\n",
+        "what it was given, or was given no address; claim<T>(stream, count) counts elements, and "
+        "claim(stream, bytes) bytes\n",
         std::get<kernel_work>(running->what).code->name.c_str(), told->si_addr);
   }
   ::signal(signal, SIG_DFL);  // it comes again, and ends the process
