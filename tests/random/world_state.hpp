@@ -388,6 +388,7 @@ struct world_state {
   std::array<shared_token, 2> owners_;
   std::array<std::shared_ptr<token>, 2> shared_;
   std::vector<open_capture> captures_;
+  int sweeps_ = 0;  // threads that ask for a capture's stream, which stays meanwhile
   std::list<std::unique_ptr<retired_lease>> ended_by_host_functions_;
   std::vector<std::shared_ptr<token>> survivors_;  // not taken, and work uses them
 };

@@ -256,7 +256,7 @@ struct world_streams : world_state {
   }
 
   outcome do_destroy_stream(nth s) {
-    if (!is_own_stream(s) || must_outlive_others(s)) return skipped;
+    if (!is_own_stream(s) || must_outlive_others(s) || sweeps_ != 0) return skipped;
     for (lease_place const& each : leases_) {
       bool const is_other =
           std::ranges::count(each.others, s, &lease_place::other_stream::stream) != 0;
@@ -291,7 +291,14 @@ struct world_streams : world_state {
     for (std::size_t i = 0; i < captures_.size();) {
       open_capture const each = captures_[i];
       bool const is_destroyed = streams_[each.origin].handle == nullptr;
+      ++sweeps_;
       capture_state const now = is_destroyed ? capture_state{} : capture_at(each.origin);
+      --sweeps_;
+      // In that call another thread may have gone on.
+      if (i >= captures_.size() || captures_[i].id != each.id) {
+        i = 0;
+        continue;
+      }
       contents& kept = model_.capture_of(each.id);
       if (!now.is_active()) append(kept.lingering, std::exchange(kept.held, {}));
       if (!now.is_none()) {
