@@ -66,7 +66,7 @@ class collector {
     std::size_t count;
   };
   void note(std::uintptr_t begin, rows its, memory_place const& place, access_kind kind) {
-    bool const is_one = its.count == 1 || its.pitch == its.width;
+    bool const is_one = its.count == 1 || its.pitch <= its.width;
     to_.push_back({.begin = begin,
                    .bytes = its.pitch * (its.count - 1) + its.width,
                    .width = is_one ? 0 : its.width,

@@ -6,9 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <span>
-#include <utility>
-#include <vector>
 
 namespace escrow::sim::model {
 

@@ -108,8 +108,9 @@ char const* advice_against(lease_use const& now, lease_use const& other) {
 
 void forget_known_leases(used_memory& used) {
   std::erase_if(used.leases, [](auto const& each) {
-    return std::ranges::all_of(each.second.all,
-                               [](lease_use const& use) { return the().known_done.has(use.when); });
+    return std::ranges::all_of(each.second.all, [](lease_use const& use) {
+      return the().known_done.has(use.ends_with->at.own);
+    });
   });
   used.leases_max = 2 * used.leases.size() + 64;
 }
@@ -135,8 +136,9 @@ void note_use(char const* call, lease_use const& now, memory_use const& of) {
   if (now.exec == nullptr) make_new(its, of.lease);
   position const& at = now.ends_with->at;
   std::erase_if(its.all, [&](lease_use const& other) {
-    if (the().known_done.has(other.when)) return true;
-    if (at.is_behind(other.when)) return (now.exec == nullptr) == (other.exec == nullptr);
+    if (the().known_done.has(other.ends_with->at.own)) return true;
+    if (at.is_behind(other.ends_with->at.own))
+      return (now.exec == nullptr) == (other.exec == nullptr);
     char const* const what_to_do = advice_against(now, other);
     if (what_to_do == nullptr) return false;
     give_up(std::string(call) + ": " + user_text(now) + " uses memory of \"" + of.of +
@@ -152,8 +154,7 @@ void note_uses(char const* call, op_ptr const& o, std::vector<memory_use> const&
   if (the().fault != cudaSuccess) return;
   auto const* const k = std::get_if<kernel_work>(&o->what);
   for (memory_use const& each : uses) {
-    lease_use const now{.when = o->at.own,
-                        .number = each.lease.number,
+    lease_use const now{.number = each.lease.number,
                         .ends_with = o,
                         .code = k == nullptr ? nullptr : k->code,
                         .what = std::holds_alternative<copy_work>(o->what) ? "a copy" : "a fill",
@@ -166,8 +167,7 @@ void note_uses(char const* call, op_ptr const& end, exec_state const& exec,
                std::vector<memory_use> const& uses) {
   if (the().fault != cudaSuccess) return;
   for (memory_use const& each : uses) {
-    lease_use const now{.when = end->at.own,
-                        .exec = &exec,
+    lease_use const now{.exec = &exec,
                         .last = each.lease.last,
                         .ends_with = end,
                         .what = "the launch of a graph",

@@ -102,6 +102,8 @@ void forget_records(state& s) {
   s.captures_invalidated = 0;
   s.unloaded_launches = 0;
   s.last_invalidation.clear();
+  s.loop_turns = 0;
+  s.vain_queries = 0;
   s.known_done = {};
   s.used = {};
 }

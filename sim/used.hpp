@@ -26,7 +26,6 @@ struct touch {
 
 // Memory of a lease, or of a launch's arena or slot of captures.
 struct lease_use {
-  moment when;
   exec_state const* exec = nullptr;  // null: of no launch; only ever compared
   std::uint64_t number = 0;          // of a lease
   std::uint64_t last = 0;            // of a launch: of its slot's leases, as it was enqueued
