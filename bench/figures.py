@@ -78,6 +78,8 @@ def families(word, goal, field):
             for name, column, its, pattern, way in (
                 ("alternating", "any order", goal, "footprint", "shared"),
                 ("repeating", "each for long", goal, "footprint_long", "shared"),
+                ("alternating_lasting", "any order, lasting streams", goal, "footprint", "lasting"),
+                ("repeating_lasting", "each for long, lasting streams", goal, "footprint_long", "lasting"),
                 ("memory_nodes", "memory nodes", NO_GOAL, "footprint", "memory_nodes"))]
 
 

@@ -171,8 +171,8 @@ graph_exec::state::~state() {
   // meanwhile blocks launches, queries and instantiations of all threads (measured);
   // graph_lifetime_lock would, too.
   if (!is_conditional_) return;
-  for (launch_end const* const end : {last_launch_.get(), last_upload_.get()}) {
-    if (end == nullptr || end->state != end_state::recorded) continue;
+  for (launch_end* const end : {last_launch_.get(), last_upload_.get()}) {
+    if (end == nullptr || !end->record_late() || end->known() != end_state::recorded) continue;
     retry_cleanup_relaxed([end] { return cudaEventSynchronize(end->ready.get()); });
   }
 }
@@ -229,7 +229,7 @@ void graph_exec::state::launch(char const* call, void const* holder, stream_ref 
   }
   if (now_.end == nullptr) return check_enqueued(enqueue(stream, left));
   launch_lock const lock(call, now_);
-  launch_end const* const of_row = wants_row() ? last_launch_.get() : nullptr;
+  launch_end* const of_row = wants_row() ? last_launch_.get() : nullptr;
   std::uint64_t const asked = now_.wait_for_last(call, stream, now_.end.get(), of_row);
   cudaError_t const status = enqueue(stream, left);
   if (left == times) check_enqueued(status);
@@ -255,7 +255,7 @@ void graph_exec::state::give_up_due_end(std::exception const& why) noexcept {
   leak(std::move(now_.held));
   launch_lock const lock(now_);
   if (now_.end->failure == cudaSuccess) now_.end->failure = cudaErrorUnknown;
-  now_.end->state = end_state::unknown;
+  now_.end->become(end_state::unknown);
 }
 
 // Not an exec with copies: one of its two execs may never be launched. While an uploaded exec of 16
@@ -275,7 +275,7 @@ void graph_exec::state::upload(stream_ref stream) {
 }
 
 void graph_exec::state::require_known_end(char const* call) const {
-  if (now_.end == nullptr || now_.end->state != end_state::unknown) return;
+  if (now_.end == nullptr || now_.end->known() != end_state::unknown) return;
   refuse_unknown(call, *now_.end,
                  "the end of the last launch is not known: launch the exec again before");
 }

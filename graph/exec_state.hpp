@@ -42,7 +42,7 @@ class ESCROW_LOCAL graph_exec::state {
 
   // For a stream_launcher. Whether the last launches were not recorded.
   [[nodiscard]] bool is_end_due() const noexcept {
-    return now_.end != nullptr && now_.end->state == end_state::due;
+    return now_.end != nullptr && now_.end->known() == end_state::due;
   }
   // Records them on their stream, which must not be capturing. Throws cuda_error if it can neither
   // record nor wait; then they stay due.

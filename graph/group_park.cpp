@@ -97,11 +97,16 @@ void wait_for_last_launch(group_order& group, steady::time_point end) {
   {
     std::lock_guard const lock(group.mutex);  // others may learn of an end meanwhile
     last = group.last;
-    if (last == nullptr || last->state == end_state::none) return;
-    if (last->state != end_state::recorded) {
-      throw usage_error(parking,
-                        "the end of the last launch of " + in_words(group) + " is not known",
-                        "launch on that stream again, or flush() its stream_launcher, before");
+    if (last == nullptr) return;
+    bool const was_late = last->known() == end_state::late;
+    bool const is_capturing = !last->record_late();
+    if (was_late && last->known() == end_state::unknown) check(last->failure, "cudaEventRecord");
+    if (last->known() == end_state::none) return;
+    if (last->known() != end_state::recorded) {
+      throw usage_error(
+          parking, "the end of the last launch of " + in_words(group) + " is not known",
+          is_capturing ? "its stream is being captured: call it after that"
+                       : "launch on that stream again, or flush() its stream_launcher, before");
     }
   }
   relaxed_capture_scope const relaxed;  // otherwise the query could invalidate a capture

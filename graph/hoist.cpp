@@ -98,7 +98,7 @@ void hoisted::state::enter(char const* call, void const* holder, stream_ref stre
   // Also for its own last launch: there may be several execs.
   std::uint64_t id = turns.wait_for_last(call, stream, nullptr);
   if (id == 0) id = stream_id(stream);
-  bool const is_first_there = turns.end->state == end_state::none || turns.end->stream == id;
+  bool const is_first_there = turns.end->known() == end_state::none || turns.end->stream == id;
   if (turns.is_only_read() && !is_first_there) {
     // Nothing orders this turn behind the last one: what is held waits for each of them.
     require_known_end(call, nullptr);
@@ -123,7 +123,7 @@ void hoisted::state::leave_or_report(char const* call) noexcept {
 
 void hoisted::state::require_known_end(char const* call, stream_ref const* stream) {
   std::shared_ptr<launch_end> const& last = turns.end;
-  if (last == nullptr || last->state != end_state::unknown) return;
+  if (last == nullptr || last->known() != end_state::unknown) return;
   if (stream == nullptr || stream_id(*stream) != last->stream) {
     refuse_unknown(call, *last,
                    "the end of the last launch() is not known: launch on that stream again before, "
@@ -131,7 +131,7 @@ void hoisted::state::require_known_end(char const* call, stream_ref const* strea
   }
   launch_lock const lock(turns);  // others may wait for that end
   cudaError_t const status = record_end(*last, *stream);
-  if (last->state == end_state::unknown) check(status, "cudaEventRecord");
+  if (last->known() == end_state::unknown) check(status, "cudaEventRecord");
 }
 
 hoisted::hoisted(std::shared_ptr<state> taken) noexcept : state_(std::move(taken)) {}
@@ -253,7 +253,7 @@ void hoisted::record_and_release(char const* call, stream_ref stream) {
     auto const end =
         mine.all.end != nullptr ? mine.all.end : std::make_shared<launch_end>(device_of(stream));
     cudaError_t const status = record_end(*end, stream);
-    if (end->state == end_state::unknown) check(status, "cudaEventRecord");
+    if (end->known() == end_state::unknown) check(status, "cudaEventRecord");
     mine.all.end = end;
   }
   end();  // the references wait for that end, and that of the last turn
@@ -301,7 +301,7 @@ void hoisted::release(source_location where) {
   if (mine.turns.end != nullptr) {
     launch_lock const lock(mine.turns);
     // Nothing runs, says the caller.
-    if (mine.turns.end->state == end_state::unknown) mine.turns.end->state = end_state::none;
+    if (mine.turns.end->known() == end_state::unknown) mine.turns.end->become(end_state::none);
   }
   mine.all.end = nullptr;  // the references are dropped at once
   end();

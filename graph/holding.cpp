@@ -43,23 +43,6 @@ void refuse_capturing(char const* call, stream_ref stream, char const* advice, c
   throw usage_error(call, std::string(what) + " is being captured", advice);
 }
 
-cudaError_t record_end(launch_end& end, stream_ref stream, recorded_by whom) noexcept {
-  record_result const result = record_ready(end.ready, end.device, stream.get(), whom);
-  if (result.outcome == record_outcome::recorded) {
-    end.state = end_state::recorded;
-    return cudaSuccess;
-  }
-  auto const wait = [stream] { return cudaStreamSynchronize(stream.get()); };
-  bool const is_lost = result.outcome == record_outcome::device_lost;
-  if (is_lost || retry_cleanup_relaxed(wait) == cudaSuccess) {
-    end.state = end_state::none;
-    return is_lost ? result.status : cudaSuccess;
-  }
-  if (end.state != end_state::due) end.state = end_state::unknown;
-  end.failure = result.status;
-  return result.status;
-}
-
 void refuse_unknown(char const* call, launch_end const& end, char const* what) {
   throw cuda_error(end.failure, call, source_location::current(), what);
 }
@@ -88,10 +71,11 @@ holding holding::turn_of(std::shared_ptr<launch_order> order) {
 holding::~holding() {
   for (auto const& each : orders_) each->execs.fetch_sub(1, std::memory_order_relaxed);
   if (held.empty() || end == nullptr) return;
-  if (end->state == end_state::unknown) {
+  end_state const known = end->known();
+  if (known == end_state::unknown) {
     for (auto const& each : held) each.set->core().report(end->failure, "cudaEventRecord");
     leak(std::move(held));
-  } else if (end->state == end_state::recorded) {
+  } else if (known == end_state::recorded || known == end_state::late) {
     release_after(std::move(held), end);
   }
 }
@@ -103,12 +87,13 @@ reference_sets holding::sets() const {
 }
 
 std::uint64_t holding::wait_for_last(char const* call, stream_ref stream,
-                                     launch_end const* same_exec, launch_end const* besides) {
+                                     launch_end const* same_exec, launch_end* besides) {
   launch_end const* waited_for = nullptr;
   std::uint64_t own_stream = 0;
   // Returns whether the stream waits.
-  auto const wait_for = [&](launch_end const* last) {
-    if (last == nullptr || last == waited_for || last->state == end_state::none) return false;
+  auto const wait_for = [&](launch_end* last) {
+    if (last == nullptr || last == waited_for || last->known() == end_state::none) return false;
+    if (last->on != nullptr && last->on == stream.get()) return false;  // ordered by the stream
     if (own_stream == 0) {
       // A wait would invalidate a capture, as a launch does.
       refuse_capturing(call, stream, "add the graph as a child node (graph::add_child)");
@@ -116,13 +101,21 @@ std::uint64_t holding::wait_for_last(char const* call, stream_ref stream,
     }
     waited_for = last;
     if (last->stream == own_stream) return false;  // ordered by the stream
-    if (last->state == end_state::due) {
+    if (!last->record_late()) {
+      throw usage_error(call,
+                        "it would come after a launch on a stream that is being captured, whose "
+                        "end is not recorded (sharing_options::streams_outlive_group)",
+                        "call it after that capture has ended");
+    }
+    end_state const known = last->known();
+    if (known == end_state::none) return false;
+    if (known == end_state::due) {
       // This thread may not record on the launcher's stream: that may begin to capture at any time.
       throw usage_error(
           call, "it would come after a launch whose end its stream_launcher has not recorded",
           "call flush() or launch() of that launcher before");
     }
-    if (last->state == end_state::unknown) {
+    if (known == end_state::unknown) {
       refuse_unknown(call, *last,
                      "it would come after a launch whose end is not known: launch on the stream of "
                      "that one before, or that exec again");
@@ -132,7 +125,7 @@ std::uint64_t holding::wait_for_last(char const* call, stream_ref stream,
   };
   static_cast<void>(wait_for(besides));
   for (auto const& each : orders_) {
-    launch_end const* const last = each->last.get();
+    launch_end* const last = each->last.get();
     if (last != same_exec && wait_for(last) && each->group != nullptr)
       count_one(each->group->stream_waits);
   }
@@ -142,6 +135,8 @@ std::uint64_t holding::wait_for_last(char const* call, stream_ref stream,
 void holding::note_launch(stream_ref stream, std::uint64_t id, recorded_by whom) {
   become_last();
   end->stream = id;
+  bool const is_late = streams_outlive() && !is_ambiguous(stream.get());
+  end->on = is_late ? stream.get() : nullptr;
   auto const learn_stream = [&] {  // if it is not known, others wait
     unsigned long long asked = 0;
     if (end->stream != 0 || !succeeded(detail::query_stream_id(stream.get(), asked))) return;
@@ -151,6 +146,7 @@ void holding::note_launch(stream_ref stream, std::uint64_t id, recorded_by whom)
     for (auto const& each : orders_) {
       if (each->group != nullptr) count_one(each->group->launches);
     }
+    if (is_late) return end->become(end_state::late);
     learn_stream();
   }
   cudaError_t const status = record_end(*end, stream, whom);
@@ -160,16 +156,17 @@ void holding::note_launch(stream_ref stream, std::uint64_t id, recorded_by whom)
 
 void holding::lose_launch(cudaError_t why, std::uint64_t id) noexcept {
   become_last();
-  end->state = end_state::unknown;
   end->failure = why;
   end->stream = id;
+  end->on = nullptr;
+  end->become(end_state::unknown);
 }
 
 bool holding::put_off_end(std::uint64_t id) noexcept {
   if (is_shared()) return false;
   become_last();
   end->stream = id;
-  end->state = end_state::due;
+  end->become(end_state::due);
   return true;
 }
 
@@ -177,6 +174,12 @@ bool holding::is_shared() const noexcept {
   return std::ranges::any_of(orders_, [](auto const& each) {
     // Relaxed: see launch_order::execs.
     return each->group != nullptr || each->execs.load(std::memory_order_relaxed) > 1;
+  });
+}
+
+bool holding::streams_outlive() const noexcept {
+  return std::ranges::any_of(orders_, [](auto const& each) {
+    return each->group != nullptr && each->group->options.streams_outlive_group;
   });
 }
 

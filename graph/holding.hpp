@@ -55,7 +55,7 @@ class holding {
   // usage_error for a capturing stream if it would have to wait, and if an end is due. Returns the
   // stream's id, if that was needed; else 0.
   std::uint64_t wait_for_last(char const* call, stream_ref stream, launch_end const* same_exec,
-                              launch_end const* besides = nullptr);
+                              launch_end* besides = nullptr);
   // Something was launched on `stream`: records its end for the others: record_end(). Throws
   // cuda_error. `id`: the stream's, or 0.
   void note_launch(stream_ref stream, std::uint64_t id, recorded_by whom = recorded_by::any);
@@ -84,7 +84,8 @@ class holding {
  private:
   friend class launch_lock;
 
-  [[nodiscard]] bool is_shared() const noexcept;  // with other execs, or in a sharing group
+  [[nodiscard]] bool is_shared() const noexcept;        // with other execs, or in a sharing group
+  [[nodiscard]] bool streams_outlive() const noexcept;  // see sharing_options
   void become_last() noexcept;
   void end_turn() noexcept;
 
@@ -113,12 +114,6 @@ class launch_lock {
 
   std::vector<std::shared_ptr<launch_order>> const& orders_;
 };
-
-// Records the end of the work on the stream, where `whom` may have launched it, or waits for it if
-// that fails: see end_state. Returns why it is not known if both fail, or the error of a lost
-// device, where nothing runs any more.
-cudaError_t record_end(launch_end& end, stream_ref stream,
-                       recorded_by whom = recorded_by::any) noexcept;
 
 // Throws cuda_error, naming `call`, for what the unknown `end` forbids.
 [[noreturn]] void refuse_unknown(char const* call, launch_end const& end, char const* what);

@@ -23,7 +23,7 @@ MAY_INCLUDE = {
 READING_ORDER = {
     "core": "version environment never_destroyed shared_count made_once spin_lock json profiler error last_error retry_cleanup stream enqueue own_stream cuda12 capture device driver graph_lifetime_lock event"
     " ready_event shared_event graph_query",
-    "deleter": "use_clock reclaimable retired_object deleter_options address_lookup sharing_group launch_order parked_group group_lease kept_sets held_memory hoist_note group_scope reachable_allocator release_queue wakeup deleter_accounts"
+    "deleter": "use_clock reclaimable retired_object deleter_options address_lookup sharing_group launch_end launch_order parked_group group_lease kept_sets held_memory hoist_note group_scope reachable_allocator release_queue wakeup deleter_accounts"
     " pending_events reference_set graph_registry graph_exposure memory_of_graphs recycle_lane object_store deleter_core hold set_reclaim deleter group_leases group_stats worker pass shared_object kernel_argument",
     "pool": "address_number peers memory_book address_range store_place device_store graph_walk released_walk slot_pool slot arena arena_layout lease claimer resource_pool search device_memory free_lists size_class scratch_pool kept_bound claimer_streams capture_reuse stream_use deferred_slots pool_sizes pool_list slot_pool_state claim_search claim kept_memory at_limit refuse uses lease_end release deferred"
     " uncovered captured arena_claims arena_scopes arena_parking lifecycle describe memory_report memory_report_text stream_allocator",

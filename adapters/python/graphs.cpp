@@ -61,10 +61,14 @@ void define_group(nb::module_& to) {
   auto group = nb::borrow<nb::class_<python_group>>(to.attr("Group"));
   group.def(
       "__init__",
-      [](python_group* place, std::string const& label) {
-        new (place) python_group{sharing_group({.label = label}), label};
+      [](python_group* place, std::string const& label, bool streams_outlive_group) {
+        sharing_options const options{.label = label,
+                                      .streams_outlive_group = streams_outlive_group};
+        new (place) python_group{sharing_group(options), label};
       },
-      "label"_a = "group", "label: in errors and reports.");
+      "label"_a = "group", nb::kw_only(), "streams_outlive_group"_a = false,
+      "label: in errors and reports. streams_outlive_group: see sharing_options in\n"
+      "escrow/deleter/sharing_group.hpp.");
   group.def_ro("label", &python_group::label, "In errors and reports.");
   group.def(
       "stats", [](python_group const& its) { return dict_of(to_json(its.held.stats())); },

@@ -37,12 +37,13 @@ struct scratch_way {
   }
 };
 
-// A scratch pool with a sharing group, or without: then each graph has slots of its own.
-template <bool is_shared>
+// A scratch pool with a sharing group, whose streams outlive it or may not, or without: then each
+// graph has slots of its own.
+template <bool is_shared, bool is_lasting = false>
 scratch_way make_slots(std::size_t /*bytes_max*/) {
   struct slots {
     escrow::deleter deleter;
-    sharing_group group{{.label = "footprint"}};
+    sharing_group group{{.label = "footprint", .streams_outlive_group = is_lasting}};
     scratch_pool pool{{
         .slots_max = 1024,
         .label = "footprint",
@@ -95,6 +96,7 @@ using way_arm = arm<scratch_way(std::size_t bytes)>;
 inline way_arm const ways[]{
     {"arena_recorded", &make_recorded_arena},
     {"shared", &make_slots<true>},
+    {"lasting", &make_slots<true, true>},
     {"private", &make_slots<false>},
     {"arena", &make_arena},
     {"arena_again", &make_arena},

@@ -209,17 +209,20 @@ void add_group_run(rows& add) {
 }
 
 void add_parking(rows& add) {
-  step const make_exec = [](auto& in) {
-    in.group.emplace();
-    make_scratch(in);
-    for (std::size_t const bytes : {std::size_t{300}, std::size_t{3} << 20}) {  // two pieces
-      graph const source = escrow::capture(stream_ref(in.one.get()), [&](stream_ref on) {
-        auto const held = in.scratch->claim(on, bytes);
-        must(cudaMemsetAsync(held->data(), 1, bytes, on.get()));
-      });
-      in.exec.emplace(source);
-    }
+  auto const make_exec_in = [](sharing_options const& how) -> step {
+    return [=](auto& in) {
+      in.group.emplace(how);
+      make_scratch(in);
+      for (std::size_t const bytes : {std::size_t{300}, std::size_t{3} << 20}) {  // two pieces
+        graph const source = escrow::capture(stream_ref(in.one.get()), [&](stream_ref on) {
+          auto const held = in.scratch->claim(on, bytes);
+          must(cudaMemsetAsync(held->data(), 1, bytes, on.get()));
+        });
+        in.exec.emplace(source);
+      }
+    };
   };
+  step const make_exec = make_exec_in({});
   step const launch = [](auto& in) { in.exec->launch(in.one); };
   auto const park = [](bool keep_contents) -> step {
     return [=](auto& in) { in.group->park({.keep_contents = keep_contents}); };
@@ -231,6 +234,15 @@ void add_parking(rows& add) {
   add("group, park behind a launch", parks, {make_exec, launch, sync_one}, park(false));
   add("group, park in a capture", parks, {make_exec, capturing}, park(false));
   add("group, park and keep", parks, {make_exec, launch, sync_one}, park(true));
+  step const make_late = make_exec_in({.streams_outlive_group = true});
+  step const end_exec = [](auto& in) { in.exec.reset(); };
+  add("group, park behind a late end", parks, {make_late, launch, sync_one}, park(false));
+  add("group, run behind a late end", runs("sharing_group::run"), {make_late, launch},
+      [](auto& in) { in.group->run(in.other, [] {}); });
+  add("group, destroy an exec with a late end", runs("graph_exec::~graph_exec"),
+      {make_late, launch}, end_exec);
+  add("group, poll a late end", runs("deleter::poll"), {make_late, launch, end_exec},
+      [](auto& in) { in.worker->poll(); });
   add("group, unpark", unparks, {make_exec, park(false)}, unpark);
   add("group, unpark what was kept", unparks, {make_exec, park(true)}, unpark);
   // What is refused is told in the report.

@@ -110,7 +110,11 @@ struct taken {
 class arena_run {
  public:
   arena_run(arena_program const& drawn, arena_counts& counts, arena_fault planted)
-      : counts_(counts), planted_(planted), before_(start(drawn.seed)) {
+      : counts_(counts),
+        planted_(planted),
+        before_(start(drawn.seed)),
+        group_(std::in_place,
+               sharing_options{.label = "arena", .streams_outlive_group = drawn.seed % 2 == 1}) {
     random_.seed(drawn.seed);
     for (owned_stream& each : streams_) each = make_stream();
     must(cudaMallocHost(reinterpret_cast<void**>(&mismatches_), sizeof(int)));
@@ -224,7 +228,7 @@ class arena_run {
   std::string failure_;
   bool is_failing_ = false;  // a call of this step is to fail
   bool any_failed_ = false;
-  std::optional<sharing_group> group_{std::in_place, sharing_options{.label = "arena"}};
+  std::optional<sharing_group> group_;
   std::optional<scratch_pool> pool_{std::in_place, options()};
   std::optional<stream_allocator> allocator_{std::in_place, options()};
   std::array<made_graph, 3> graphs_;

@@ -156,7 +156,7 @@ class Memory(unittest.TestCase):
 
 class Groups(unittest.TestCase):
     def test_eager_work_and_graphs_share_memory_in_turn(self):
-        stream, group = Stream(), escrow.Group("engine")
+        stream, group = Stream(), escrow.Group("engine", streams_outlive_group=True)
         pool = escrow.ScratchPool(group=group)
 
         def work():

@@ -25,6 +25,12 @@ struct group_order;
 // How a sharing_group behaves.
 struct sharing_options {
   std::string label = "group";  // in errors and reports
+  // The caller promises that each stream on which something of the group is launched lives until
+  // the group's graphs, and what was created from them, are destroyed and the deleter has released
+  // what they held. Then launches record no event until another stream, or a release, needs it. A
+  // stream that is destroyed earlier is undefined behaviour. cudaStreamLegacy and
+  // cudaStreamPerThread are treated as without this.
+  bool streams_outlive_group = false;
 };
 
 // Statistics of a sharing_group.

@@ -197,7 +197,7 @@ void deleter_core::recycle_until(Enough is_enough) noexcept {
   try {
     relaxed_capture_scope const relaxed;  // a query could invalidate a capture
     for (auto const& end : recycled_.ends()) {
-      if (!succeeded(cudaEventQuery(end->ready.get()))) continue;
+      if (!end->is_over()) continue;
       recycled_.release(std::array{recycle_lane::answered_end{end}});
       recycle_queued();
       if (is_enough()) return;

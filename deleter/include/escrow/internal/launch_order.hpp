@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a launch, and the order of launches that may write the same resources.
+// The order of launches that may write the same resources.
 #pragma once
-
-#include <cuda_runtime_api.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -15,48 +13,9 @@
 
 #include "escrow/deleter/sharing_group.hpp"
 #include "escrow/detail/shared_count.hpp"
-#include "escrow/internal/ready_event.hpp"
+#include "escrow/internal/launch_end.hpp"
 
 namespace escrow::inline v0_2 {
-
-// What is known of the end of a launch, and what each call then does. A launch on the same stream
-// goes on in each state: the stream orders it, whoever launches.
-//                       none      recorded              due           unknown
-//   on another stream   goes on   waits in its stream   usage_error   cuda_error
-//     of the same exec  goes on   goes on: CUDA orders launches of one exec
-//   update, set         goes on   goes on               -             cuda_error
-//   flush               -         -                     records it    -
-//   release, end        at once   after `ready`         records it    leaks, or refuses: see
-//   hoisted
-// Each launch makes its own end `recorded`, or `none` if CUDA cannot record it and the host has
-// waited for it, or else `unknown`; a stream_launcher makes it `due`, and it stays so until it is
-// recorded or waited for.
-enum class end_state : std::uint8_t {
-  none,      // nothing runs: there was no launch, it is over, or its device is lost
-  recorded,  // the event is behind it
-  due,       // launches since are not recorded: see stream_launcher
-  unknown    // neither a record nor a wait succeeded
-};
-
-// What: the end of the last launch of an exec or hoisted part: an event that is recorded after each
-//   launch, by a stream_launcher after several.
-// Thread safety: written by the thread that launches, under the launch orders of what it holds;
-//   other threads read it under one of these.
-// Lifetime: shared by the exec or hoisted part, the launch orders whose last launch it is, and the
-//   deferred releases that wait for it.
-// Errors: the constructor (capture-safe) throws cuda_error, std::bad_alloc.
-struct launch_end {
-  explicit launch_end(int of_device) : ready(event_cache::take(of_device)), device(of_device) {}
-  launch_end(launch_end&&) = delete;
-  ~launch_end() { event_cache::put(device, std::move(ready)); }
-
-  event ready;
-  int device;  // the event's
-  end_state state = end_state::none;
-  cudaError_t failure = cudaSuccess;     // why it is unknown
-  std::uint64_t stream = 0;              // the last launch's stream id; 0: it was not asked for
-  std::atomic<bool> is_reported{false};  // a failed query was reported once
-};
 
 struct group_order;
 
