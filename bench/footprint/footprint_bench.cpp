@@ -222,7 +222,7 @@ void register_races(settings const& how) {
 void register_all(settings const& how) {
   register_exec_sets(how);
   for (char const* const name :
-       {"arena_again", "arena_recorded", "shared", "memory_nodes", "private"}) {
+       {"arena_again", "arena_recorded", "shared", "lasting", "memory_nodes", "private"}) {
     way_arm const which = arm_named(name, ways);
     if (which.setup == nullptr) continue;
     for (std::size_t const graphs : {1U, 4U, 16U, 64U, 256U}) {
