@@ -4,6 +4,7 @@
 
 #include "state.hpp"
 #include "thread.hpp"
+#include "unwritten.hpp"
 
 #include <execinfo.h>
 #include <signal.h>
@@ -37,6 +38,7 @@ constexpr std::size_t page = 4096;  // a multiple of it is mapped; a machine's m
 struct device_pages {
   std::mutex mutex;  // guards all below; nothing that is called under it takes a lock
   std::map<std::uintptr_t, std::size_t> all = {};
+  unwritten_pages unwritten = {};
   std::size_t at_work = 0;
   bool is_watched = false;
   struct sigaction others = {};  // the handler before
@@ -54,6 +56,7 @@ void protect(std::uintptr_t address, std::size_t bytes, bool is_open) {
 
 void protect_all(device_pages const& its, bool is_open) {
   for (auto const& [address, bytes] : its.all) protect(address, bytes, is_open);
+  if (is_open) its.unwritten.close();
 }
 
 // In a signal handler nothing may allocate, as give_up() does.
@@ -78,6 +81,33 @@ void on_kernels_fault(int signal, siginfo_t* told, void* /*context*/) {
   ::signal(signal, SIG_DFL);  // it comes again, and ends the process
 }
 
+// At work the device's memory is open, but for what is unwritten: work may write that. Returns
+// false for the host, whose work is none.
+bool is_for_work(device_pages& its, std::uintptr_t address, bool is_write) {
+  char const* const of = its.unwritten.name_at(address);
+  if (of == nullptr) return true;  // another thread has opened it
+  op const* const running = this_thread_unchecked().kernel;
+  if (running == nullptr) return false;
+  auto const* const kernel = std::get_if<kernel_work>(&running->what);
+  auto const* const copy = std::get_if<copy_work>(&running->what);
+  auto const at = [](void const* of_copy) { return reinterpret_cast<std::uintptr_t>(of_copy); };
+  // Who copies all of what is written in part means that part.
+  bool const is_read = kernel != nullptr ? !is_write
+                                         : copy != nullptr && !is_write &&
+                                               its.unwritten.name_at(at(copy->shape.srcPtr.ptr));
+  if (is_read) {
+    say("escrow::sim: %s%s%s reads scratch of \"%s\" at %p that nothing has written since its "
+        "claim: it has any contents then; write it first, and keep what is to stay in memory that "
+        "stays claimed (ESCROW_MEMORY=apart)\n",
+        kernel != nullptr ? "kernel \"" : "a copy",
+        kernel != nullptr ? kernel->code->name.c_str() : "", kernel != nullptr ? "\"" : "", of,
+        reinterpret_cast<void*>(address));
+    std::abort();
+  }
+  its.unwritten.open(address);
+  return true;
+}
+
 void on_fault(int signal, siginfo_t* told, void* context) {
   device_pages& its = pages();
   auto const address = reinterpret_cast<std::uintptr_t>(told->si_addr);
@@ -85,7 +115,10 @@ void on_fault(int signal, siginfo_t* told, void* context) {
   auto const after = its.all.upper_bound(address);
   bool const is_known =
       after != its.all.begin() && address - std::prev(after)->first < std::prev(after)->second;
+  bool const goes_on =
+      is_known && its.at_work != 0 && is_for_work(its, address, was_write(context));
   lock.unlock();
+  if (goes_on) return;
   if (!is_known) {
     bool const is_nobodys = its.others.sa_handler == SIG_DFL;
     if (is_nobodys) return on_kernels_fault(signal, told, context);
@@ -184,7 +217,18 @@ void remove_device_pages(void* address) noexcept {
   if (!is_memory_apart()) return;
   device_pages& its = pages();
   std::lock_guard const lock(its.mutex);
-  its.all.erase(reinterpret_cast<std::uintptr_t>(address));
+  auto const found = its.all.find(reinterpret_cast<std::uintptr_t>(address));
+  if (found == its.all.end()) return;
+  its.unwritten.remove(found->first, found->second);
+  its.all.erase(found);
+}
+
+void make_new(std::uintptr_t begin, std::size_t bytes, std::string const& of) {
+  device_pages& its = pages();
+  std::lock_guard const lock(its.mutex);
+  its.unwritten.remove(begin, bytes);
+  std::memset(reinterpret_cast<void*>(begin), 0xff, bytes);
+  its.unwritten.add(begin, bytes, of);
 }
 
 device_at_work::device_at_work() {

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
 
 namespace escrow::sim::model {
 
@@ -28,6 +30,9 @@ void delete_device_memory(void* address, std::size_t bytes) noexcept;
 // what may be done with them not at all.
 void add_device_pages(void* address, std::size_t bytes);
 void remove_device_pages(void* address) noexcept;
+
+// All there is 0xff, and nobody has written it: whose it is, for a text. The device is at work.
+void make_new(std::uintptr_t begin, std::size_t bytes, std::string const& of);
 
 // Who reads or writes where no memory is, in the body of a kernel, gets a text, too. The first call
 // counts; not under a sanitizer, nor if the program handles such faults itself.

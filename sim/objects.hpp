@@ -42,6 +42,13 @@ struct memory_use {
   std::string of;  // for messages
 };
 
+// Scratch that is new for the first work of its lease, if memory is apart.
+struct new_scratch {
+  std::uintptr_t begin = 0;
+  std::size_t bytes = 0;
+  std::string of;  // for messages
+};
+
 // One thing a device does. Operations form a graph; an operation starts when those it waits on are
 // done.
 struct op {
@@ -55,8 +62,9 @@ struct op {
   std::function<void()> finished;
   // Of a conditional node: runs what the condition chooses, and completes it after that.
   void (*run)(std::shared_ptr<op> const&) = nullptr;
-  std::uint64_t turns = 0;  // of a loop: how often its body has run
-  position at = {};         // of a launch's node: the launch's
+  std::uint64_t turns = 0;                  // of a loop: how often its body has run
+  position at = {};                         // of a launch's node: the launch's
+  std::vector<new_scratch> makes_new = {};  // as it begins
   bool done = false;
   bool began = false;
   std::chrono::nanoseconds began_at{};

@@ -28,7 +28,7 @@ bool is_off() noexcept {
 // What uses memory, for one call.
 class user {
  public:
-  // `uses`: gets what leases have, or, of a graph, arenas.
+  // `uses`: gets what leases have, and, of a graph, arenas.
   user(char const* call, bool is_graph, std::vector<memory_use>* uses)
       : user(call, is_graph, uses, question_of_library.load(std::memory_order_acquire),
              is_memory_apart()) {}
@@ -105,9 +105,9 @@ class user {
   }
 
   void note(memory_lease const& its, char const* of) const {
-    bool const is_arena = its.number == 0;
     auto const is_it = [&its](memory_use const& known) { return known.lease.memory == its.memory; };
-    if (is_arena != is_graph_ || std::ranges::any_of(*uses_, is_it)) return;
+    bool const is_launchs = its.number == 0;
+    if ((is_launchs && !is_graph_) || std::ranges::any_of(*uses_, is_it)) return;
     uses_->push_back({its, of});
   }
 

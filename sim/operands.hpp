@@ -15,7 +15,7 @@ enum class audits : std::uint8_t { off, by_default, all };
 // whose memory the others are. Lock held.
 std::vector<memory_use> refuse_operands(char const* call, work const& what);
 // The same for all nodes of a graph that is launched, also in child graphs and bodies; returns
-// arenas, and slots that were claimed in captures.
+// arenas and slots that were claimed in captures, which have no lease's number, too.
 std::vector<memory_use> refuse_operands(char const* call, graph_state const& graph);
 // The lease that has an address, if one is known.
 memory_use lease_around(void const* address);

@@ -9,7 +9,6 @@
 #include "state.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <string>
 
@@ -115,25 +114,30 @@ void forget_known_leases(used_memory& used) {
   used.leases_max = 2 * used.leases.size() + 64;
 }
 
-// What was in the memory of scratch before its claim has no meaning: if memory is apart, and no
-// work of earlier leases runs, all of it is 0xff for the first work of a lease.
-void make_new(lease_uses& its, memory_lease const& lease) {
-  if (lease.begin == 0 || its.made_new == lease.number || !is_memory_apart()) return;
+// What was in the memory of scratch before its claim has no meaning: if memory is apart, all of it
+// is new for the first work of a lease, unless more of the lease's may run beside that.
+void note_new(lease_uses& its, lease_use const& now, memory_use const& of) {
+  memory_lease const& lease = of.lease;
+  if (its.made_new == lease.number) {
+    auto const first = its.first.lock();
+    if (first == nullptr || first->began || now.ends_with->at.is_behind(first->at.own)) return;
+    std::erase_if(first->makes_new, [&](auto const& each) { return each.begin == lease.begin; });
+    return;
+  }
   its.made_new = lease.number;
   std::size_t const bytes = lease.used_end - lease.begin;
-  bool const is_idle =
-      std::ranges::all_of(its.all, [](auto const& use) { return use.ends_with->done; });
-  auto* const begin = reinterpret_cast<void*>(lease.begin);
-  if (!is_idle || bytes > filled_max || place_of(begin).type != cudaMemoryTypeDevice) return;
-  device_at_work const reaches_its_memory;
-  std::memset(begin, 0xff, bytes);
+  auto const* const begin = reinterpret_cast<void const*>(lease.begin);
+  if (lease.begin == 0 || bytes > filled_max || place_of(begin).type != cudaMemoryTypeDevice)
+    return;
+  now.ends_with->makes_new.push_back({lease.begin, bytes, of.of});
+  its.first = now.ends_with;
 }
 
 void note_use(char const* call, lease_use const& now, memory_use const& of) {
   used_memory& used = the().used;
   if (used.leases.size() > used.leases_max) forget_known_leases(used);
   auto& its = used.leases[of.lease.memory];
-  if (now.exec == nullptr) make_new(its, of.lease);
+  if (is_memory_apart() && asked_audits() != audits::off) note_new(its, now, of);
   position const& at = now.ends_with->at;
   std::erase_if(its.all, [&](lease_use const& other) {
     if (the().known_done.has(other.ends_with->at.own)) return true;
@@ -167,6 +171,10 @@ void note_uses(char const* call, op_ptr const& end, exec_state const& exec,
                std::vector<memory_use> const& uses) {
   if (the().fault != cudaSuccess) return;
   for (memory_use const& each : uses) {
+    if (each.lease.number != 0) {  // the lease's owner orders the launch
+      the().used.leases[each.lease.memory].made_new = each.lease.number;
+      continue;
+    }
     lease_use const now{.exec = &exec,
                         .last = each.lease.last,
                         .ends_with = end,

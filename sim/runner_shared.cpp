@@ -52,6 +52,7 @@ void finish_at_once(op_ptr const& o) {
 bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
   auto& s = the();
   if (fails_for_lack_of_code(o)) return true;
+  std::vector<new_scratch> const makes_new = std::exchange(o->makes_new, {});
   if (!o->began) {
     o->began = true;
     o->began_at = time_now();
@@ -66,6 +67,7 @@ bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
   bool done = false;
   {
     device_at_work const reaches_its_memory;
+    for (auto const& each : makes_new) make_new(each.begin, each.bytes, each.of);
     done = perform(o->what);
     look_at_guards(o->what);
   }

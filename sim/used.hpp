@@ -35,10 +35,11 @@ struct lease_use {
   cudaStream_t on = nullptr;
 };
 
-// Of one memory: its uses, and the lease for whose work it was made new last.
+// Of one memory: its uses, and the last lease of which there was work, whose first makes it new.
 struct lease_uses {
   std::vector<lease_use> all = {};
   std::uint64_t made_new = 0;
+  std::weak_ptr<op> first = {};
 };
 
 struct used_memory {

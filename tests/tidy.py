@@ -31,7 +31,7 @@ READING_ORDER = {
     " exec_set stream_launcher",
     "nodes": "bound_arguments launch node_kind any_kind node_kinds node_notes build node read_node",
     "sim": "control recording kernel library recapture cuda12_names guard slots handles recycled work order used objects edges state thread"
-    " graphs conditionals apart graph_memory counts freed memory address_ranges libraries operands overruns accesses unordered ops races runner_shared faults runner_free runner_stepped runner reset"
+    " graphs conditionals unwritten apart graph_memory counts freed memory address_ranges libraries operands overruns accesses unordered ops races runner_shared faults runner_free runner_stepped runner reset"
     " call driver_call driver_kernels kernels nodes families ends recaptures captures streams launch execs"
     " api api_errors api_device api_streams api_events api_memory api_pools api_ranges api_copies api_libraries api_functions api_launch api_capture"
     " api_graphs api_nodes api_node_params api_edges api_dot api_users api_execs api_exec_nodes api_driver_kernels api_driver",
