@@ -12,6 +12,8 @@ extern "C" [[gnu::weak, gnu::visibility("hidden")]] unsigned long long
 escrow_simulated_steps() noexcept;
 extern "C" [[gnu::weak, gnu::visibility("hidden")]] unsigned long long
 escrow_simulated_eager_work() noexcept;
+extern "C" [[gnu::weak, gnu::visibility("hidden")]] void escrow_simulated_destroys(
+    cudaEvent_t ready) noexcept;
 extern "C" [[gnu::weak, gnu::visibility("hidden")]] void escrow_simulated_last_invalidation(
     char* text, unsigned long long bytes) noexcept;
 
@@ -62,6 +64,10 @@ bool is_simulated() noexcept {
 
 std::uint64_t simulated_steps() noexcept {
   return &escrow_simulated_steps != nullptr ? escrow_simulated_steps() : 0;
+}
+
+void simulated_destroys(cudaEvent_t ready) noexcept {
+  if (&escrow_simulated_destroys != nullptr) escrow_simulated_destroys(ready);
 }
 
 std::string last_invalidation() {

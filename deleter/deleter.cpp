@@ -19,6 +19,7 @@
 #include "escrow/internal/driver.hpp"
 #include "escrow/internal/environment.hpp"
 #include "escrow/internal/graph_query.hpp"
+#include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/json.hpp"
 #include "escrow/internal/last_error.hpp"
 #include "escrow/internal/never_destroyed.hpp"

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/launch_order.hpp"
 #include "escrow/internal/reference_set.hpp"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registry entries: from a graph's first set to its last.
+#include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/reference_set.hpp"
 
 #include <algorithm>

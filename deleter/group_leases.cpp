@@ -8,6 +8,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
+#include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/reference_set.hpp"
 
 namespace escrow::inline v0_2 {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "escrow/core/error.hpp"
+#include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/json.hpp"
 #include "escrow/internal/launch_order.hpp"
 #include "escrow/internal/parked_group.hpp"

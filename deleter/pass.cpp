@@ -5,6 +5,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
+#include "escrow/internal/environment.hpp"
 
 namespace escrow::inline v0_2 {
 
@@ -90,6 +91,7 @@ void deleter_core::make_current(int device) noexcept {
 
 void deleter_core::reclaim(reclaimable& thing) noexcept {
   make_current(thing.device_);
+  environment::simulated_destroys(thing.ready_);
   thing.ready_ = nullptr;
   pass_stream_ = std::exchange(thing.order_, {}).stream;
   thing.is_reported_ = false;
@@ -98,6 +100,7 @@ void deleter_core::reclaim(reclaimable& thing) noexcept {
   bool const was_reclaiming = std::exchange(is_reclaiming_now, true);
   thing.reclaim_(thing);
   is_reclaiming_now = was_reclaiming;
+  environment::simulated_destroys(nullptr);
   pass_device_ = -1;  // a destructor may have changed the current device
   if (std::exchange(is_postponed_, false) || is_set) return;
   ++pass_count_;

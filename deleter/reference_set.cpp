@@ -77,21 +77,6 @@ void release_object(cudaUserObject_t object, deleter_accounts& its) noexcept {
   its.report(status, "cudaUserObjectRelease");
 }
 
-void deferred_release::drop() noexcept {
-  if (set && of_unknown_launches) graph_registry::global().note_hoisted(*this, false);
-  set = {};
-}
-
-deferred_releases hold_all(reference_sets const& sets) {
-  deferred_releases held;
-  for (auto const& each : sets) held.emplace_back(*each);
-  return held;
-}
-
-void leak(deferred_releases held) noexcept {
-  for (deferred_release& each : held) each.set.release()->accounts().count_leaked();
-}
-
 resource_usage resource_usage_of(std::vector<reclaimable const*> members, bool with_arenas) {
   // Sets may share members and slots, and a graph with the same child twice has its sets twice.
   auto const identity = [](reclaimable const* each) -> void const* {

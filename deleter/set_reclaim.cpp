@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a set is reclaimed: after the last launch, by the recycle lane, then by the worker.
+#include <atomic>
 #include <memory>
 #include <utility>
 
 #include "escrow/internal/deleter_core.hpp"
+#include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/reference_set.hpp"
 
 namespace escrow::inline v0_2 {
@@ -45,8 +47,32 @@ void reference_set::destroy() noexcept {
   delete this;
 }
 
+void deferred_release::drop() noexcept {
+  if (set && of_unknown_launches) graph_registry::global().note_hoisted(*this, false);
+  // Relaxed: see reference_set::is_given_up().
+  if (set && is_given_up) set->given_up_.fetch_sub(1, std::memory_order_relaxed);
+  set = {};
+}
+
+void deferred_release::give_up() noexcept {
+  if (!std::exchange(is_given_up, true)) set->given_up_.fetch_add(1, std::memory_order_relaxed);
+}
+
+deferred_releases hold_all(reference_sets const& sets) {
+  deferred_releases held;
+  for (auto const& each : sets) held.emplace_back(*each);
+  return held;
+}
+
+void leak(deferred_releases held) noexcept {
+  for (deferred_release& each : held) each.set.release()->accounts().count_leaked();
+}
+
 void release_after(deferred_releases held, std::shared_ptr<launch_end> const& end) noexcept {
-  for (deferred_release& each : held) each.end = end;
+  for (deferred_release& each : held) {
+    each.end = end;
+    each.give_up();
+  }
   while (!held.empty()) {
     deleter_core& core = held.front().set->core();
     deferred_releases its;  // together, so that the end is asked about once

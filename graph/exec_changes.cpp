@@ -7,6 +7,7 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
+#include "escrow/internal/graph_registry.hpp"
 #include "exec_state.hpp"
 
 namespace escrow::inline v0_2 {

@@ -13,6 +13,7 @@
 #include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/last_error.hpp"
 #include "escrow/internal/profiler.hpp"
 #include "escrow/internal/retry_cleanup.hpp"

@@ -14,6 +14,7 @@
 #include "escrow/detail/cuda12.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/graph_query.hpp"
+#include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/parked_group.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 #include "graph_tree.hpp"

@@ -17,6 +17,7 @@
 #include "escrow/detail/retired_object.hpp"
 #include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/reference_set.hpp"
 
 namespace escrow::inline v0_2 {

@@ -11,6 +11,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/graph_query.hpp"
+#include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
 #include "graph_tree.hpp"
 #include "kept_leases.hpp"

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/parked_group.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "graph_core.hpp"

@@ -12,7 +12,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/driver.hpp"
-#include "escrow/internal/reference_set.hpp"
+#include "escrow/internal/graph_registry.hpp"
 
 namespace escrow::inline v0_2 {
 

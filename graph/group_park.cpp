@@ -13,9 +13,9 @@
 #include "escrow/core/error.hpp"
 #include "escrow/deleter/sharing_group.hpp"
 #include "escrow/internal/environment.hpp"
+#include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/launch_order.hpp"
 #include "escrow/internal/parked_group.hpp"
-#include "escrow/internal/reference_set.hpp"
 #include "holding.hpp"
 
 namespace escrow::inline v0_2 {

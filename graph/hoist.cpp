@@ -14,6 +14,7 @@
 #include "escrow/core/capture.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/own_stream.hpp"
 #include "escrow/internal/ready_event.hpp"
 #include "escrow/internal/reference_set.hpp"

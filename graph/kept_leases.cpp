@@ -9,7 +9,7 @@
 
 #include "escrow/core/error.hpp"
 #include "escrow/internal/graph_query.hpp"
-#include "escrow/internal/reference_set.hpp"
+#include "escrow/internal/graph_registry.hpp"
 
 namespace escrow::inline v0_2 {
 

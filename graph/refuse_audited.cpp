@@ -9,6 +9,7 @@
 #include "escrow/graph/audit.hpp"
 #include "escrow/internal/address_lookup.hpp"
 #include "escrow/internal/environment.hpp"
+#include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/hoist_note.hpp"
 #include "escrow/internal/parked_group.hpp"
 #include "escrow/internal/reference_set.hpp"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "escrow/detail/cuda12.hpp"
+#include "escrow/internal/graph_registry.hpp"
 #include "graph_core.hpp"
 #include "node_notes.hpp"
 

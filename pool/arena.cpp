@@ -9,8 +9,8 @@
 #include "device_store.hpp"
 #include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/launch_order.hpp"
-#include "escrow/internal/reference_set.hpp"
 
 namespace escrow::inline v0_2 {
 

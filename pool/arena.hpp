@@ -18,6 +18,7 @@
 #include "address_range.hpp"
 #include "escrow/detail/made_once.hpp"
 #include "escrow/internal/environment.hpp"
+#include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/group_lease.hpp"
 #include "escrow/internal/own_stream.hpp"
 #include "graph_walk.hpp"

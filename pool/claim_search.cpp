@@ -11,7 +11,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
-#include "escrow/internal/reference_set.hpp"
+#include "escrow/internal/graph_registry.hpp"
 
 namespace escrow::inline v0_2 {
 

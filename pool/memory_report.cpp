@@ -13,9 +13,9 @@
 
 #include "arena.hpp"
 #include "device_store.hpp"
+#include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/launch_order.hpp"
 #include "escrow/internal/parked_group.hpp"
-#include "escrow/internal/reference_set.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_2 {

@@ -43,6 +43,7 @@ cudaError_t free_now(char const* name, void* address, bool host) {
     refuse_free(name, address);
     if (auto const block = host ? nullptr : find_block(address)) {
       if (auto const error = book_free(*block); error != cudaSuccess) return error;
+      refuse_used_after_retire(name, address, block->params.bytesize);
       wait_for_device(c, block->params.poolProps.location.id);
       vanish(*block);
       return cudaSuccess;
@@ -52,6 +53,7 @@ cudaError_t free_now(char const* name, void* address, bool host) {
       return cudaErrorInvalidValue;
     }
     found->second.freeing = true;
+    refuse_used_after_retire(name, address, found->second.bytes);
     // Of a pool, CUDA leaves the waiting to the caller.
     if (found->second.pool == nullptr) wait_for_device(c, found->second.device);
     free_memory(address);
@@ -180,6 +182,7 @@ cudaError_t CUDARTAPI cudaFreeAsync(void* address, cudaStream_t handle) {
       return cudaErrorInvalidValue;
     found->second.freeing = true;
     found->second.freed_on = stream->id;
+    refuse_used_after_retire(c.name, address, found->second.bytes);
     auto const o = append(stream, free_work{address});
     note(c, *stream, access_kind::frees, address, found->second.bytes);
     release(o);

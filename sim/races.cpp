@@ -7,6 +7,7 @@
 #include "memory.hpp"
 #include "operands.hpp"
 #include "state.hpp"
+#include "thread.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -184,4 +185,32 @@ void note_uses(char const* call, op_ptr const& end, exec_state const& exec,
   }
 }
 
+void refuse_used_after_retire(char const* call, void const* begin, std::size_t bytes) {
+  moment const& retired = this_thread().retired_behind;
+  if (retired.number == 0 || asked_audits() == audits::off || the().may_work_share) return;
+  access const freed{
+      .begin = reinterpret_cast<std::uintptr_t>(begin), .bytes = bytes, .kind = access_kind::frees};
+  auto const look = [&](used_memory::touches const& all) {
+    for (touch const& each : all) {
+      bool const is_later = each.when.stream == retired.stream && each.when.number > retired.number;
+      if (!is_later || !overlap(freed, each.what)) continue;
+      give_up(std::string(call) + " by the owner of " + text_of(begin) + ", which " +
+              name_of(each.what) + " uses, enqueued on " + stream_text(each.on) +
+              " after the owner was retired there: retire it behind the last work that uses it");
+    }
+  };
+  used_memory const& used = the().used;
+  auto at = used.short_ones.lower_bound(freed.begin);
+  for (; at != used.short_ones.end() && at->first < freed.begin + bytes; ++at) look(at->second);
+  look(used.long_ones);
+}
+
 }  // namespace escrow::sim::model
+
+void escrow_simulated_destroys(cudaEvent_t ready) noexcept {
+  using namespace escrow::sim::model;
+  std::lock_guard const lock(the().mutex);
+  auto const event = ready == nullptr ? nullptr : the().events.find(ready);
+  bool const is_known = event != nullptr && event->last != nullptr;
+  this_thread().retired_behind = is_known ? event->last->at.own : moment{};
+}

@@ -19,4 +19,12 @@ void note_uses(char const* call, op_ptr const& o, std::vector<memory_use> const&
 void note_uses(char const* call, op_ptr const& end, exec_state const& exec,
                std::vector<memory_use> const& uses);
 
+// `call` frees this. Ends the process if the calling thread destroys an owner that was retired on a
+// stream, and later work of that stream uses it, also if that is done: then only by luck. Lock
+// held.
+void refuse_used_after_retire(char const* call, void const* begin, std::size_t bytes);
+
 }  // namespace escrow::sim::model
+
+// This thread destroys what was retired behind this event; null: nothing.
+extern "C" [[gnu::visibility("hidden")]] void escrow_simulated_destroys(cudaEvent_t ready) noexcept;

@@ -28,6 +28,8 @@ struct thread_record {
   std::uint64_t eager_work = 0;  // how much it has put on streams that did not capture
   // The operation whose kernel body this thread is running.
   op* kernel = nullptr;
+  // Behind this the owner was retired that this thread destroys; number 0: it destroys none.
+  moment retired_behind{};
   // cudaStreamPerThread, by device.
   std::map<int, std::shared_ptr<stream_state>> default_streams;
 

@@ -9,7 +9,7 @@
 #include <escrow/deleter.hpp>
 #include <escrow/internal/deleter_core.hpp>
 #include <escrow/internal/device.hpp>
-#include <escrow/internal/reference_set.hpp>
+#include <escrow/internal/graph_registry.hpp>
 #include <escrow/pool.hpp>
 #include <memory>
 #include <optional>

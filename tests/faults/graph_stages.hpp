@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bitset>
 #include <escrow/graph.hpp>
+#include <escrow/internal/graph_registry.hpp>
 #include <escrow/nodes.hpp>
 #include <functional>
 #include <memory>

@@ -3,6 +3,7 @@
 // same slot there is refused, or told of.
 #include <atomic>
 #include <escrow/internal/graph_query.hpp>
+#include <escrow/internal/graph_registry.hpp>
 #include <escrow/nodes.hpp>
 
 #include "pool_world.hpp"

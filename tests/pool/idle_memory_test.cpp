@@ -78,6 +78,33 @@ TEST_F(IdleMemory, MayBeWhatAPooledObjectHas) {
   sync(one);
 }
 
+// Also while a launch still runs, so that the slot is not free yet.
+TEST_F(IdleMemory, IsWhatAReleasedHoistedHeld) {
+  graph source = captured(
+      [&](cudaStream_t on) { must(launch_add(on, scratch.claim<int>(on, 64).data(), 1)); });
+  hoisted held = hoist(source);
+  owned_exec const exec = instantiate(source.get());
+  hold_up(one);
+  must(cudaGraphLaunch(exec, one));
+  held.release_after(stream_ref(one));
+  EXPECT_DEATH(static_cast<void>(cudaGraphLaunch(exec, one)),
+               "cudaGraphLaunch: kernel .*add.*, argument 0: 0x.* is of the pool \"blocks.*\", "
+               "which all that held it for graphs have given up: launch before");
+  flag.raise();
+  sync(one);
+}
+
+TEST_F(IdleMemory, IsNotWhatACopyHolds) {
+  graph source = captured(
+      [&](cudaStream_t on) { must(launch_add(on, scratch.claim<int>(on, 64).data(), 1)); });
+  graph const copy = source.clone();
+  hoisted held = hoist(source);
+  owned_exec const exec = instantiate(source.get());
+  held.release_after(stream_ref(one));
+  must(cudaGraphLaunch(exec, one));
+  sync(one);
+}
+
 TEST_F(IdleMemory, OfAnArenaIsForGraphsAlone) {
   sharing_group group;
   scratch_pool shared(with(options(16), &pool_options::group, group));

@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <deque>
+#include <escrow/internal/graph_registry.hpp>
 #include <escrow/sim.hpp>
 #include <memory>
 #include <thread>

@@ -6,6 +6,7 @@
 #include <escrow/internal/device.hpp>
 #include <escrow/internal/driver.hpp>
 #include <escrow/internal/graph_query.hpp>
+#include <escrow/internal/graph_registry.hpp>
 
 #include "world_parts.hpp"
 

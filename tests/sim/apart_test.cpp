@@ -127,7 +127,8 @@ TEST_F(MemoryApart, ToldIfScratchIsReadBeforeItIsWritten) {
           work(lease);
           sync(one);
         },
-        "reads scratch of .blocks of 16384 bytes. at 0x.* that nothing has written since its claim");
+        "reads scratch of .blocks of 16384 bytes. at 0x.* that nothing has written since its "
+        "claim");
   };
   auto const copied = [&](auto const& lease) {
     must(cudaMemcpyAsync(out.data(), lease.data(), 64, cudaMemcpyDeviceToDevice, one));

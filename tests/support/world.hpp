@@ -13,7 +13,7 @@
 #include <escrow/deleter.hpp>
 #include <escrow/graph.hpp>
 #include <escrow/internal/device.hpp>
-#include <escrow/internal/reference_set.hpp>
+#include <escrow/internal/graph_registry.hpp>
 #include <escrow/pool.hpp>
 #include <functional>
 #include <memory>

@@ -16,6 +16,9 @@
 // program, an adapter, or a template in a header, refers to; ESCROW_LOCAL hides a function, or a
 // class that is nested in an exported one.
 #define ESCROW_API [[gnu::visibility("default")]]
+// What is returned owns something.
+#define ESCROW_KEEP \
+  [[nodiscard("keep what is returned: it ends at once else, and gives up what it has")]]
 // What is returned must not outlive the object: clang warns where it does.
 #ifdef __clang__
 #define ESCROW_OF_THIS [[clang::lifetimebound]]

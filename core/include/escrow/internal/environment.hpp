@@ -2,6 +2,8 @@
 // What the program's environment asks for, and whether the runtime is the simulated one.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
 #include <string>
 
@@ -21,6 +23,9 @@ enum class audits : std::uint8_t { by_default, off, on };
 // Of the simulated runtime: 0 if its time is not stepped, else it grows with each step.
 [[nodiscard]] std::uint64_t simulated_steps() noexcept;
 
+// To the simulated runtime: the calling thread destroys what was retired behind that event; null:
+// it destroys nothing.
+void simulated_destroys(cudaEvent_t ready) noexcept;
 // The same: for a message, the call that has invalidated a capture last; else what tells it.
 [[nodiscard]] std::string last_invalidation();
 

@@ -69,7 +69,7 @@ class ESCROW_API graph {
 
   // A copy, which holds what this one holds. What was hoisted off this one, the `hoisted` keeps for
   // both. Source: cudaGraphClone.
-  [[nodiscard]] graph clone(source_location where = source_location::current()) const;
+  ESCROW_KEEP graph clone(source_location where = source_location::current()) const;
   // Adds a node that runs a copy of `child`, which holds what `child` holds, after the end of all
   // present nodes. Returns the node, which belongs to this graph. Throws usage_error if the child
   // uses the slot of a sharing group that a living lease of this graph covers. Otherwise as
@@ -149,8 +149,8 @@ struct capture_options {
 // and claims are dropped, and that error leaves it. A lease of a sharing group that outlives the
 // capture is reported to its pool's deleter: see sharing_group. Errors: those of capture_scope.
 template <class Enqueue>
-[[nodiscard]] graph capture(stream_ref stream, Enqueue&& enqueue, capture_options options = {},
-                            source_location where = source_location::current());
+ESCROW_KEEP graph capture(stream_ref stream, Enqueue&& enqueue, capture_options options = {},
+                          source_location where = source_location::current());
 
 // What: a stream capture between begin and end. Prefer capture().
 // Thread safety: only the thread that created it.
@@ -170,7 +170,7 @@ class ESCROW_API capture_scope {
   // usage_error if another call ended it, or the graph is refused: see audit_use. A capture that
   // the stream began since then goes on.
   // Source: cudaStreamEndCapture.
-  [[nodiscard]] graph end(source_location where = source_location::current());
+  ESCROW_KEEP graph end(source_location where = source_location::current());
 
  private:
   friend graph end_capture(stream_ref stream, audit_use audit, source_location where);
@@ -215,8 +215,7 @@ graph capture(stream_ref stream, Enqueue&& enqueue, capture_options options,
 // 0.6 to 1 us a node, in each call that instantiates, updates or hoists. Throws as
 // capture_scope::end(), and usage_error if the stream is not being captured, or is captured into a
 // graph that Escrow owns.
-[[nodiscard]] ESCROW_API graph end_capture(stream_ref stream,
-                                           audit_use audit = audit_use::by_default,
-                                           source_location where = source_location::current());
+ESCROW_KEEP ESCROW_API graph end_capture(stream_ref stream, audit_use audit = audit_use::by_default,
+                                         source_location where = source_location::current());
 
 }  // namespace escrow::inline v0_2

@@ -120,8 +120,7 @@ class ESCROW_API hoisted {
 // for a graph that was hoisted before and holds nothing new since, or that graph_exec's constructor
 // refuses for its sharing_group; cuda_error, std::bad_alloc. No other thread may use the graph
 // meanwhile.
-[[nodiscard]] ESCROW_API hoisted hoist(graph_ref source,
-                                       std::vector<cudaGraph_t> const& bodies = {},
-                                       source_location where = source_location::current());
+ESCROW_KEEP ESCROW_API hoisted hoist(graph_ref source, std::vector<cudaGraph_t> const& bodies = {},
+                                     source_location where = source_location::current());
 
 }  // namespace escrow::inline v0_2

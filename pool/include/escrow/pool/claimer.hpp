@@ -10,6 +10,7 @@
 #include "escrow/core/stream.hpp"
 #include "escrow/detail/slot_pool.hpp"
 #include "escrow/pool/lease.hpp"
+#include "escrow/version.hpp"
 
 namespace escrow::inline v0_2 {
 
@@ -34,12 +35,12 @@ class claimer {
  public:
   // As resource_pool::claim, for the claimer's stream. If another claim has asked for what is free
   // here, records one event for all of it; what this claim takes then gets one at its release.
-  [[nodiscard]] lease<T> claim(source_location where = source_location::current()) {
+  ESCROW_KEEP lease<T> claim(source_location where = source_location::current()) {
     return lease<T>(functions_, [&] { return slots_.claim("claimer::claim", where); });
   }
 
   // As resource_pool::claim_for_host. Its release records an event, so that the next one can ask.
-  [[nodiscard]] lease<T> claim_for_host(source_location where = source_location::current()) {
+  ESCROW_KEEP lease<T> claim_for_host(source_location where = source_location::current()) {
     constexpr char const* call = "claimer::claim_for_host";
     return lease<T>([&] {
       detail::called_at(call, where, [&] { static_cast<void>(slots_.require_pool(call)); });
@@ -49,14 +50,14 @@ class claimer {
   }
 
   // As resource_pool::claim_kept.
-  [[nodiscard]] lease<T> claim_kept(source_location where = source_location::current()) {
+  ESCROW_KEEP lease<T> claim_kept(source_location where = source_location::current()) {
     return lease<T>(functions_, [&] {
       return slots_.claim("claimer::claim_kept", where, {}, 0, claim_kind::kept);
     });
   }
 
   // As claim(), but returns nothing instead of waiting or throwing pool_exhausted.
-  [[nodiscard]] std::optional<lease<T>> try_claim(
+  ESCROW_KEEP std::optional<lease<T>> try_claim(
       source_location where = source_location::current()) {
     lease<T> leased(functions_, [&] {
       return slots_.claim("claimer::try_claim", where, std::chrono::nanoseconds(0));

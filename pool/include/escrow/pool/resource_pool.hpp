@@ -218,8 +218,8 @@ class resource_pool {
   // graphs hold all slots. Throws usage_error for a stream of another device, a closed pool, an
   // invalidated capture, or the legacy stream while a blocking stream captures; cuda_error;
   // exceptions of `make` and `recycle`. If it throws, it has taken nothing.
-  [[nodiscard]] lease<T> claim(stream_ref stream,
-                               source_location where = source_location::current()) {
+  ESCROW_KEEP lease<T> claim(stream_ref stream,
+                             source_location where = source_location::current()) {
     return lease<T>(functions_, [&] {
       return claim_slot({"resource_pool::claim", stream, where});
     });
@@ -231,8 +231,8 @@ class resource_pool {
   // gets the resource, and the host's order ends with the first launch: wait for a launch before
   // you write what it reads. Throws usage_error if the pool has a `recycle`, whose work would use
   // the resource beside the host.
-  [[nodiscard]] lease<T> claim_for_host(stream_ref stream,
-                                        source_location where = source_location::current()) {
+  ESCROW_KEEP lease<T> claim_for_host(stream_ref stream,
+                                      source_location where = source_location::current()) {
     constexpr char const* call = "resource_pool::claim_for_host";
     return lease<T>([&] {
       static_cast<void>(slot_pool::of(slots_, call, where));  // else there are no functions
@@ -245,8 +245,8 @@ class resource_pool {
   // The same as claim(), for what must stay after its capture, as a graph's output, or is used
   // eagerly then: no other claim of the capture, and no other graph of its sharing group, captured
   // earlier or later, gets the resource while its graph exists. Outside of captures it is claim().
-  [[nodiscard]] lease<T> claim_kept(stream_ref stream,
-                                    source_location where = source_location::current()) {
+  ESCROW_KEEP lease<T> claim_kept(stream_ref stream,
+                                  source_location where = source_location::current()) {
     return lease<T>(functions_, [&] {
       return claim_slot({.call = "resource_pool::claim_kept",
                          .stream = stream,
@@ -256,13 +256,13 @@ class resource_pool {
   }
 
   // As claim(), but returns nothing instead of waiting or throwing pool_exhausted.
-  [[nodiscard]] std::optional<lease<T>> try_claim(
+  ESCROW_KEEP std::optional<lease<T>> try_claim(
       stream_ref stream, source_location where = source_location::current()) {
     return try_claim_as("resource_pool::try_claim", stream, std::chrono::nanoseconds(0), where);
   }
 
   // The same, after blocking the host for at most `host_wait_max`.
-  [[nodiscard]] std::optional<lease<T>> try_claim_for(
+  ESCROW_KEEP std::optional<lease<T>> try_claim_for(
       stream_ref stream, std::chrono::nanoseconds host_wait_max,
       source_location where = source_location::current()) {
     return try_claim_as("resource_pool::try_claim_for", stream, host_wait_max, where);
@@ -271,8 +271,7 @@ class resource_pool {
   // A claimer of this pool for `stream`, also one that is being captured. Make one for each thread
   // and its stream, and keep it as long as the stream: making and destroying one takes locks of the
   // pool. A stream may have several. Throws as claim(). Any thread.
-  [[nodiscard]] claimer<T> on(stream_ref stream,
-                              source_location where = source_location::current()) {
+  ESCROW_KEEP claimer<T> on(stream_ref stream, source_location where = source_location::current()) {
     constexpr char const* call = "resource_pool::on";
     return {claimer_slots(call, slot_pool::of(slots_, call, where), stream, where), *functions_};
   }

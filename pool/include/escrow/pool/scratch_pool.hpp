@@ -130,14 +130,14 @@ class ESCROW_API scratch_pool {
   // The `free` of memory that is not cheap to free may then block. If it finds no memory then, it
   // waits for the deleter's worker, for at most options.reclaim_wait_max; if the work on free
   // blocks is not done, for that on the host, for at most options.capture_wait_max.
-  [[nodiscard]] lease<device_block> claim(stream_ref stream, std::size_t bytes,
-                                          source_location where = source_location::current()) {
+  ESCROW_KEEP lease<device_block> claim(stream_ref stream, std::size_t bytes,
+                                        source_location where = source_location::current()) {
     return claim_as("scratch_pool::claim", claim_kind::in_order, stream, bytes, where);
   }
   // The same for `count` elements, not initialized.
   template <class T>
-  [[nodiscard]] buffer_lease<T> claim(stream_ref stream, std::size_t count,
-                                      source_location where = source_location::current()) {
+  ESCROW_KEEP buffer_lease<T> claim(stream_ref stream, std::size_t count,
+                                    source_location where = source_location::current()) {
     constexpr char const* call = "scratch_pool::claim";
     std::size_t const bytes = detail::bytes_of<T>(call, count, where);
     return {claim_as(call, claim_kind::in_order, stream, bytes, where, bytes), count};
@@ -150,34 +150,34 @@ class ESCROW_API scratch_pool {
   // The same for memory that the host writes or reads at once, as resource_pool::claim_for_host.
   // All claims are so if the source's memory `is_host_written`, as memory_source::pinned_host().
   // Any thread.
-  [[nodiscard]] lease<device_block> claim_for_host(
+  ESCROW_KEEP lease<device_block> claim_for_host(
       stream_ref stream, std::size_t bytes, source_location where = source_location::current()) {
     return claim_as("scratch_pool::claim_for_host", claim_kind::for_host, stream, bytes, where);
   }
   template <class T>
-  [[nodiscard]] buffer_lease<T> claim_for_host(stream_ref stream, std::size_t count,
-                                               source_location where = source_location::current()) {
+  ESCROW_KEEP buffer_lease<T> claim_for_host(stream_ref stream, std::size_t count,
+                                             source_location where = source_location::current()) {
     constexpr char const* call = "scratch_pool::claim_for_host";
     std::size_t const bytes = detail::bytes_of<T>(call, count, where);
     return {claim_as(call, claim_kind::for_host, stream, bytes, where, bytes), count};
   }
 
   // The same for memory that stays after its capture, as resource_pool::claim_kept. Any thread.
-  [[nodiscard]] lease<device_block> claim_kept(stream_ref stream, std::size_t bytes,
-                                               source_location where = source_location::current()) {
+  ESCROW_KEEP lease<device_block> claim_kept(stream_ref stream, std::size_t bytes,
+                                             source_location where = source_location::current()) {
     return claim_as("scratch_pool::claim_kept", claim_kind::kept, stream, bytes, where);
   }
   template <class T>
-  [[nodiscard]] buffer_lease<T> claim_kept(stream_ref stream, std::size_t count,
-                                           source_location where = source_location::current()) {
+  ESCROW_KEEP buffer_lease<T> claim_kept(stream_ref stream, std::size_t count,
+                                         source_location where = source_location::current()) {
     constexpr char const* call = "scratch_pool::claim_kept";
     std::size_t const bytes = detail::bytes_of<T>(call, count, where);
     return {claim_as(call, claim_kind::kept, stream, bytes, where, bytes), count};
   }
 
   // A claimer of this pool for `stream`: see resource_pool::on. Any thread.
-  [[nodiscard]] scratch_claimer on(stream_ref stream,
-                                   source_location where = source_location::current());
+  ESCROW_KEEP scratch_claimer on(stream_ref stream,
+                                 source_location where = source_location::current());
 
   // Frees free blocks whose work is done, on this thread, until at most `keep_bytes` are allocated
   // or none is left. Device memory goes back to the device, as by trim_device_memory(); the `free`
@@ -225,9 +225,9 @@ class ESCROW_API scratch_pool {
   static slot_pool::owned make_slots(pool_options const& options, scratch_policy const& policy,
                                      source_location where);
   // `used`: see claim_request.
-  [[nodiscard]] lease<device_block> claim_as(char const* call, claim_kind kind, stream_ref stream,
-                                             std::size_t bytes, source_location where,
-                                             std::size_t used = 0);
+  ESCROW_KEEP lease<device_block> claim_as(char const* call, claim_kind kind, stream_ref stream,
+                                           std::size_t bytes, source_location where,
+                                           std::size_t used = 0);
 
   slot_pool::owned slots_;
 };
@@ -238,39 +238,39 @@ class ESCROW_API scratch_pool {
 class ESCROW_API scratch_claimer {
  public:
   // As scratch_pool::claim, for the claimer's stream.
-  [[nodiscard]] lease<device_block> claim(std::size_t bytes,
-                                          source_location where = source_location::current()) {
+  ESCROW_KEEP lease<device_block> claim(std::size_t bytes,
+                                        source_location where = source_location::current()) {
     return claim_as("scratch_claimer::claim", claim_kind::in_order, bytes, where);
   }
   template <class T>
-  [[nodiscard]] buffer_lease<T> claim(std::size_t count,
-                                      source_location where = source_location::current()) {
+  ESCROW_KEEP buffer_lease<T> claim(std::size_t count,
+                                    source_location where = source_location::current()) {
     constexpr char const* call = "scratch_claimer::claim";
     std::size_t const bytes = detail::bytes_of<T>(call, count, where);
     return {claim_as(call, claim_kind::in_order, bytes, where, bytes), count};
   }
 
   // As scratch_pool::claim_for_host. Its release records an event, so that the next one can ask.
-  [[nodiscard]] lease<device_block> claim_for_host(
+  ESCROW_KEEP lease<device_block> claim_for_host(
       std::size_t bytes, source_location where = source_location::current()) {
     return claim_as("scratch_claimer::claim_for_host", claim_kind::for_host, bytes, where);
   }
   template <class T>
-  [[nodiscard]] buffer_lease<T> claim_for_host(std::size_t count,
-                                               source_location where = source_location::current()) {
+  ESCROW_KEEP buffer_lease<T> claim_for_host(std::size_t count,
+                                             source_location where = source_location::current()) {
     constexpr char const* call = "scratch_claimer::claim_for_host";
     std::size_t const bytes = detail::bytes_of<T>(call, count, where);
     return {claim_as(call, claim_kind::for_host, bytes, where, bytes), count};
   }
 
   // As scratch_pool::claim_kept.
-  [[nodiscard]] lease<device_block> claim_kept(std::size_t bytes,
-                                               source_location where = source_location::current()) {
+  ESCROW_KEEP lease<device_block> claim_kept(std::size_t bytes,
+                                             source_location where = source_location::current()) {
     return claim_as("scratch_claimer::claim_kept", claim_kind::kept, bytes, where);
   }
   template <class T>
-  [[nodiscard]] buffer_lease<T> claim_kept(std::size_t count,
-                                           source_location where = source_location::current()) {
+  ESCROW_KEEP buffer_lease<T> claim_kept(std::size_t count,
+                                         source_location where = source_location::current()) {
     constexpr char const* call = "scratch_claimer::claim_kept";
     std::size_t const bytes = detail::bytes_of<T>(call, count, where);
     return {claim_as(call, claim_kind::kept, bytes, where, bytes), count};
@@ -284,8 +284,8 @@ class ESCROW_API scratch_claimer {
 
   scratch_claimer(slot_pool& pool, stream_ref stream, source_location where);
   [[nodiscard]] claimer_slots& of(char const* call, std::size_t bytes, source_location where);
-  [[nodiscard]] lease<device_block> claim_as(char const* call, claim_kind kind, std::size_t bytes,
-                                             source_location where, std::size_t used = 0);
+  ESCROW_KEEP lease<device_block> claim_as(char const* call, claim_kind kind, std::size_t bytes,
+                                           source_location where, std::size_t used = 0);
 
   cudaStream_t stream_;
   std::unordered_map<std::size_t, claimer_slots> sizes_;  // by size; empty if moved from
