@@ -91,8 +91,7 @@ void deleter_core::make_current(int device) noexcept {
 
 void deleter_core::reclaim(reclaimable& thing) noexcept {
   make_current(thing.device_);
-  environment::simulated_destroys(thing.ready_);
-  thing.ready_ = nullptr;
+  pass_ready_ = std::exchange(thing.ready_, nullptr);
   pass_stream_ = std::exchange(thing.order_, {}).stream;
   thing.is_reported_ = false;
   pass_epoch_ = thing.epoch_;
@@ -100,7 +99,6 @@ void deleter_core::reclaim(reclaimable& thing) noexcept {
   bool const was_reclaiming = std::exchange(is_reclaiming_now, true);
   thing.reclaim_(thing);
   is_reclaiming_now = was_reclaiming;
-  environment::simulated_destroys(nullptr);
   pass_device_ = -1;  // a destructor may have changed the current device
   if (std::exchange(is_postponed_, false) || is_set) return;
   ++pass_count_;
@@ -111,7 +109,9 @@ void deleter_core::clear_covered(retired_object& owner) noexcept {
   // A nested reclaim, of what the destructor polls, has its own.
   retirement_cover const its{pass_stream_, std::exchange(owner.covers_, 0)};
   retirement_cover const outer = std::exchange(cover, its);
+  environment::simulated_destroys(pass_ready_);
   owner.clear();
+  environment::simulated_destroys(nullptr);
   cover = outer;
 }
 

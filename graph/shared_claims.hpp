@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "escrow/internal/graph_registry.hpp"
 #include "graph_core.hpp"
 
 namespace escrow::inline v0_2 {

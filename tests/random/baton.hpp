@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <escrow/internal/reference_set.hpp>
+#include <escrow/internal/graph_registry.hpp>
 #include <functional>
 #include <memory>
 #include <utility>

@@ -177,6 +177,7 @@ class deleter_core : public deleter_accounts {
   std::size_t pass_count_ = 0;     // reclaimed in this pass
   std::uint64_t pass_epoch_ = 0;   // of the thing being reclaimed; before that, the pass's
   bool is_postponed_ = false;      // the thing being reclaimed waits for an event again
+  cudaEvent_t pass_ready_ = nullptr;  // the thing's that is being reclaimed
   std::uint64_t pass_stream_ = 0;  // of the event of the thing being reclaimed; 0: none
   int pass_device_ = -1;           // current on this thread; -1: not known
   int known_device_ = -1;          // of the last thing that arrived
