@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 
+#include "work.hpp"
+
 namespace escrow::sim::model {
 
 [[nodiscard]] bool is_memory_apart() noexcept;
@@ -15,8 +17,6 @@ namespace escrow::sim::model {
 constexpr std::size_t guard_bytes = 256;
 // The same for an allocation: none under a sanitizer, which sees what is written there.
 [[nodiscard]] std::size_t bytes_behind_memory() noexcept;
-// AddressSanitizer or ThreadSanitizer.
-[[nodiscard]] bool has_sanitizer() noexcept;
 // New memory is filled if it is no larger.
 constexpr std::size_t filled_max = std::size_t{64} << 20;
 
@@ -26,6 +26,13 @@ constexpr std::size_t filled_max = std::size_t{64} << 20;
 // `bytes` as it was made with.
 void delete_device_memory(void* address, std::size_t bytes) noexcept;
 
+// Pinned memory, in pages of its own if memory is apart. Null if there is none. Any thread.
+[[nodiscard]] void* new_pinned_memory(std::size_t bytes) noexcept;
+void delete_pinned_memory(void* address, std::size_t bytes) noexcept;
+// Of a copy from pinned memory: until it has ended, the host may not write whole pages of that.
+void begin_pinned_copy(work const& what);
+void end_pinned_copy(work const& what);
+
 // Whole pages become memory of the device that work may use, or are that no more, which changes
 // what may be done with them not at all.
 void add_device_pages(void* address, std::size_t bytes);
@@ -33,10 +40,6 @@ void remove_device_pages(void* address) noexcept;
 
 // All there is 0xff, and nobody has written it: whose it is, for a text. The device is at work.
 void make_new(std::uintptr_t begin, std::size_t bytes, std::string const& of);
-
-// Who reads or writes where no memory is, in the body of a kernel, gets a text, too. The first call
-// counts; not under a sanitizer, nor if the program handles such faults itself.
-void watch_kernels();
 
 // While one lives, the device works, and can reach its memory.
 class [[nodiscard]] device_at_work {

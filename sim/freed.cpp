@@ -3,6 +3,7 @@
 #include "freed.hpp"
 
 #include "apart.hpp"
+#include "memory_faults.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -38,7 +39,7 @@ void drop_oldest(freed_memory& freed) noexcept {
 
 void delete_memory(void* address, allocation const& what) noexcept {
   if (!what.host) return delete_device_memory(address, what.bytes);
-  ::operator delete(address, as_cuda_aligns);
+  delete_pinned_memory(address, what.bytes);
 }
 
 void end_memory(state& s, void* address, allocation const& what) {

@@ -37,8 +37,7 @@ void trim_all(int device) {
 }
 
 void* make(std::size_t bytes, allocation const& what) {
-  void* const address =
-      what.host ? ::operator new(bytes, as_cuda_aligns, std::nothrow) : new_device_memory(bytes);
+  void* const address = what.host ? new_pinned_memory(bytes) : new_device_memory(bytes);
   if (address == nullptr) return nullptr;
   the().allocations.emplace(address, what);
   the().allocated.add(what);

@@ -2,6 +2,8 @@
 // Operations: how work is put on a stream, waits for other work, starts and completes.
 #include "ops.hpp"
 
+#include "apart.hpp"
+
 namespace escrow::sim::model {
 namespace {
 
@@ -36,6 +38,7 @@ op_ptr make_op(std::shared_ptr<stream_state> const& stream, work what, position 
   o->at = std::move(at);
   o->stream = stream;
   o->what = std::move(what);
+  begin_pinned_copy(o->what);
   ++stream->pending;
   ++the().pending_ops;
   return o;
@@ -106,6 +109,7 @@ void complete(op_ptr const& o) {
   auto& s = the();
   o->done = true;
   o->done_at = time_now();
+  end_pinned_copy(o->what);
   o->what = empty_work{};
   --s.pending_ops;
   leave_stream(o);

@@ -6,6 +6,7 @@
 #include "graph_memory.hpp"
 #include "libraries.hpp"
 #include "memory.hpp"
+#include "memory_faults.hpp"
 #include "operands.hpp"
 #include "ops.hpp"
 #include "overruns.hpp"

@@ -4,27 +4,14 @@
 
 #include <sys/mman.h>
 #include <ucontext.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <utility>
+
+#include "pages.hpp"
 
 namespace escrow::sim::model {
-namespace {
-
-std::size_t page_bytes() noexcept {
-  static auto const its = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  return its;
-}
-
-void protect(std::uintptr_t address, std::size_t bytes, int how) noexcept {
-  ::mprotect(reinterpret_cast<void*>(address), bytes, how);
-}
-
-}  // namespace
-
 std::uintptr_t unwritten_pages::end_of(all::value_type const& its) {
   return its.first + its.second.are_unwritten.size() * page_bytes();
 }

@@ -174,6 +174,57 @@ TEST_F(MemoryApart, TakesScratchOfALeaseThatALaunchHasWritten) {
   EXPECT_EQ(read, 7);
 }
 
+// A staging buffer that is written for the next copy too early.
+TEST_F(MemoryApart, ToldIfTheHostWritesPinnedMemoryThatACopyHasYetToRead) {
+  constexpr std::size_t count = 4096;
+  constexpr auto text = "the host writes pinned memory at 0x.* that a copy, enqueued before";
+  auto const lease = scratch.claim<int>(one, count);
+  auto const copy = [&](int const* from, cudaStream_t on) {
+    must(cudaMemcpyAsync(lease.data(), from, count * sizeof(int), cudaMemcpyHostToDevice, on));
+  };
+  void* memory = nullptr;
+  must(cudaMallocHost(&memory, count * sizeof(int)));
+  int volatile* const pinned = static_cast<int*>(memory);
+  *pinned = 1;
+  hold_up(one);
+  copy(static_cast<int*>(memory), one);
+  EXPECT_EQ(*pinned, 1);
+  EXPECT_DEATH(*pinned = 2, text);
+  flag.raise();
+  sync(one);
+  *pinned = 2;
+  flag.lower();
+  test::capture open{one, cudaStreamCaptureModeThreadLocal};
+  copy(static_cast<int*>(memory), one);
+  must(open.end());
+  owned_exec const exec = instantiate(open.graph());
+  *pinned = 3;
+  hold_up(one);
+  must(cudaGraphLaunch(exec, one));
+  EXPECT_DEATH(*pinned = 4, text);
+  flag.raise();
+  sync(one);
+  must(cudaFreeHost(memory));
+}
+
+TEST_F(MemoryApart, TakesPinnedMemoryThatEarlierWorkWrites) {
+  constexpr std::size_t count = 4096;
+  auto const lease = scratch.claim<int>(one, count);
+  void* memory = nullptr;
+  must(cudaMallocHost(&memory, count * sizeof(int)));
+  hold_up(one);
+  must(launch_fill(one, lease.data(), count, 7));
+  must(cudaMemcpyAsync(memory, lease.data(), count * sizeof(int), cudaMemcpyDeviceToHost, one));
+  must(launch_add(one, static_cast<int*>(memory), 1));
+  must(cudaLaunchHostFunc(
+      one, [](void* at) { ++*static_cast<int*>(at); }, memory));
+  must(cudaMemcpyAsync(lease.data(), memory, count * sizeof(int), cudaMemcpyHostToDevice, one));
+  flag.raise();
+  sync(one);
+  EXPECT_EQ(*static_cast<int*>(memory), 9);
+  must(cudaFreeHost(memory));
+}
+
 TEST_F(MemoryApart, OfCudasOwnCallsIsTheDevicesAlone) {
   int* memory = nullptr;
   must(cudaMalloc(&memory, 4096));

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is known of the pages of the device's and of pinned memory, if memory is apart.
+#pragma once
+
+#include <signal.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+#include "pinned_pages.hpp"
+#include "unwritten.hpp"
+
+namespace escrow::sim::model {
+
+struct device_pages {
+  std::mutex mutex;  // guards all below; nothing that is called under it takes a lock
+  std::map<std::uintptr_t, std::size_t> all = {};
+  unwritten_pages unwritten = {};
+  pinned_pages pinned = {};
+  std::size_t at_work = 0;
+  bool is_watched = false;
+  struct sigaction others = {};  // the handler before
+};
+
+// Never destroyed: the device may work until the process ends.
+inline device_pages& memory_pages() {
+  static auto* const its = new device_pages;
+  return *its;
+}
+
+}  // namespace escrow::sim::model

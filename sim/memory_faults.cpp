@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// The handlers of faults of memory.
+#include "memory_faults.hpp"
+
+#include "thread.hpp"
+
+#include <execinfo.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <iterator>
+#include <variant>
+
+extern "C" {
+// There in a program with AddressSanitizer or ThreadSanitizer.
+[[gnu::weak]] void __asan_poison_memory_region(void const volatile* address, std::size_t bytes);
+[[gnu::weak]] void __tsan_acquire(void* address);
+}
+
+namespace escrow::sim::model {
+namespace {
+
+// In a signal handler nothing may allocate, as give_up() does.
+template <class... Values>
+void say(char const* text, Values... values) {
+  std::array<char, 384> line{};
+  int const count = std::snprintf(line.data(), line.size(), text, values...);
+  std::size_t const shown = std::min(line.size() - 1, static_cast<std::size_t>(count));
+  static_cast<void>(!::write(STDERR_FILENO, line.data(), shown));
+  std::array<void*, 32> frames{};
+  ::backtrace_symbols_fd(frames.data(), ::backtrace(frames.data(), frames.size()), STDERR_FILENO);
+}
+
+void on_kernels_fault(int signal, siginfo_t* told, void* /*context*/) {
+  op const* const running = this_thread_unchecked().kernel;
+  if (running != nullptr && std::holds_alternative<kernel_work>(running->what)) {
+    say("escrow::sim: kernel \"%s\" reads or writes at %p, where no memory is: it goes far behind "
+        "what it was given, or was given no address; claim<T>(stream, count) counts elements, and "
+        "claim(stream, bytes) bytes\n",
+        std::get<kernel_work>(running->what).code->name.c_str(), told->si_addr);
+  }
+  ::signal(signal, SIG_DFL);  // it comes again, and ends the process
+}
+
+// At work the device's memory is open, but for what is unwritten: work may write that. Returns
+// false for the host, whose work is none.
+bool is_for_work(device_pages& its, std::uintptr_t address, bool is_write) {
+  char const* const of = its.unwritten.name_at(address);
+  if (of == nullptr) return true;  // another thread has opened it
+  op const* const running = this_thread_unchecked().kernel;
+  if (running == nullptr) return false;
+  auto const* const kernel = std::get_if<kernel_work>(&running->what);
+  auto const* const copy = std::get_if<copy_work>(&running->what);
+  auto const at = [](void const* of_copy) { return reinterpret_cast<std::uintptr_t>(of_copy); };
+  // Who copies all of what is written in part means that part.
+  bool const is_read = kernel != nullptr ? !is_write
+                                         : copy != nullptr && !is_write &&
+                                               its.unwritten.name_at(at(copy->shape.srcPtr.ptr));
+  if (is_read) {
+    say("escrow::sim: %s%s%s reads scratch of \"%s\" at %p that nothing has written since its "
+        "claim: it has any contents then; write it first, and keep what is to stay in memory that "
+        "stays claimed (ESCROW_MEMORY=apart)\n",
+        kernel != nullptr ? "kernel \"" : "a copy",
+        kernel != nullptr ? kernel->code->name.c_str() : "", kernel != nullptr ? "\"" : "", of,
+        reinterpret_cast<void*>(address));
+    std::abort();
+  }
+  its.unwritten.open(address);
+  return true;
+}
+
+// Kernels, copies and host functions may write what a copy behind them reads.
+void write_pinned(device_pages& its, std::uintptr_t address) {
+  auto const& me = this_thread_unchecked();
+  if (its.pinned.is_awaited(address) && me.kernel == nullptr && me.in_callback == 0) {
+    say("escrow::sim: the host writes pinned memory at %p that a copy, enqueued before, has yet to "
+        "read: wait for an event behind that copy, or claim_for_host() anew for each copy "
+        "(ESCROW_MEMORY=apart)\n",
+        reinterpret_cast<void*>(address));
+    std::abort();
+  }
+  its.pinned.open(address);
+}
+
+void on_fault(int signal, siginfo_t* told, void* context) {
+  device_pages& its = memory_pages();
+  auto const address = reinterpret_cast<std::uintptr_t>(told->si_addr);
+  std::unique_lock lock(its.mutex);  // not this thread's: nothing under it uses such memory
+  if (its.pinned.has(address)) return write_pinned(its, address);
+  auto const after = its.all.upper_bound(address);
+  bool const is_known =
+      after != its.all.begin() && address - std::prev(after)->first < std::prev(after)->second;
+  bool const goes_on =
+      is_known && its.at_work != 0 && is_for_work(its, address, was_write(context));
+  lock.unlock();
+  if (goes_on) return;
+  if (!is_known) {
+    bool const is_nobodys = its.others.sa_handler == SIG_DFL;
+    if (is_nobodys) return on_kernels_fault(signal, told, context);
+    ::sigaction(SIGSEGV, &its.others, nullptr);  // it comes again, there
+    return;
+  }
+  say("escrow::sim: the host reads or writes memory of the device at %p, which no host can on most "
+      "GPUs: copy by cudaMemcpyAsync, or use pinned memory (ESCROW_MEMORY=apart)\n",
+      told->si_addr);
+  std::abort();
+}
+
+}  // namespace
+
+void watch_faults(device_pages& its) {
+  void* frame = nullptr;
+  ::backtrace(&frame, 1);  // the first call loads a library
+  struct sigaction ours = {};
+  ours.sa_sigaction = &on_fault;
+  ours.sa_flags = SA_SIGINFO;
+  its.is_watched = ::sigaction(SIGSEGV, &ours, &its.others) == 0;
+}
+
+bool has_sanitizer() noexcept {
+  return &__asan_poison_memory_region != nullptr || &__tsan_acquire != nullptr;
+}
+
+void watch_kernels() {
+  static bool const is_watched = [] {
+    struct sigaction others = {};
+    ::sigaction(SIGSEGV, nullptr, &others);
+    if (has_sanitizer() || others.sa_handler != SIG_DFL) return false;
+    void* frame = nullptr;
+    ::backtrace(&frame, 1);  // the first call loads a library
+    struct sigaction ours = {};
+    ours.sa_sigaction = &on_kernels_fault;
+    ours.sa_flags = SA_SIGINFO;
+    for (int const signal : {SIGSEGV, SIGBUS}) ::sigaction(signal, &ours, nullptr);
+    return true;
+  }();
+  static_cast<void>(is_watched);
+}
+
+}  // namespace escrow::sim::model

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts the copies that have yet to read a page, and closes it for writers.
+#include "pinned_pages.hpp"
+
+#include <sys/mman.h>
+
+#include <iterator>
+
+#include "pages.hpp"
+
+namespace escrow::sim::model {
+
+void pinned_pages::add(std::uintptr_t begin, std::size_t bytes) {
+  all_[begin].assign(bytes / page_bytes(), 0);
+}
+
+pinned_pages::all::value_type const* pinned_pages::around(std::uintptr_t address) const {
+  auto const after = all_.upper_bound(address);
+  if (after == all_.begin()) return nullptr;
+  auto const& found = *std::prev(after);
+  return address - found.first < found.second.size() * page_bytes() ? &found : nullptr;
+}
+
+template <class Change>
+void pinned_pages::for_each(std::uintptr_t begin, std::size_t bytes, Change change) {
+  auto const* const found = around(begin);
+  if (found == nullptr) return;
+  auto& counts = all_[found->first];
+  std::size_t const first = (begin - found->first + page_bytes() - 1) / page_bytes();
+  std::size_t const end = (begin + bytes - found->first) / page_bytes();
+  for (std::size_t i = first; i < end && i < counts.size(); ++i)
+    change(found->first + i * page_bytes(), counts[i]);
+}
+
+void pinned_pages::begin_copy(std::uintptr_t begin, std::size_t bytes) {
+  for_each(begin, bytes, [](std::uintptr_t page, std::uint32_t& count) {
+    if (count++ == 0) protect(page, page_bytes(), PROT_READ);
+  });
+}
+
+void pinned_pages::end_copy(std::uintptr_t begin, std::size_t bytes) {
+  for_each(begin, bytes, [](std::uintptr_t page, std::uint32_t& count) {
+    if (count != 0 && --count == 0) protect(page, page_bytes(), PROT_READ | PROT_WRITE);
+  });
+}
+
+bool pinned_pages::is_awaited(std::uintptr_t address) const {
+  auto const* const found = around(address);
+  return found != nullptr && found->second[(address - found->first) / page_bytes()] != 0;
+}
+
+void pinned_pages::open(std::uintptr_t address) {
+  auto const* const found = around(address);
+  if (found == nullptr) return;
+  std::size_t const nth = (address - found->first) / page_bytes();
+  all_[found->first][nth] = 0;
+  protect(found->first + nth * page_bytes(), page_bytes(), PROT_READ | PROT_WRITE);
+}
+
+}  // namespace escrow::sim::model
