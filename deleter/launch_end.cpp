@@ -42,15 +42,8 @@ bool launch_end::record_late() noexcept {
   std::lock_guard const lock(late_);
   if (known() != end_state::late) return true;
   if (is_capturing(on)) return false;
-  record_result const result = record_ready(ready, device, on);
-  if (is_capturing(on)) return false;  // it began meanwhile, and the event may be part of it
-  note_record(*this, on, result);
+  note_record(*this, on, record_ready(ready, device, on));
   return true;
-}
-
-bool launch_end::is_over() noexcept {
-  if (!record_late() || known() == end_state::unknown) return false;
-  return known() == end_state::none || succeeded(cudaEventQuery(ready.get()));
 }
 
 }  // namespace escrow::inline v0_2

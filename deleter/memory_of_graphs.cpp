@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lists what memory graphs hold, of their reference sets and leases.
-#include <algorithm>
 #include <mutex>
 
 #include "escrow/internal/graph_registry.hpp"
@@ -55,29 +54,6 @@ held_memory graph_registry::memory_of_sets(reference_sets const& sets) const {
   std::lock_guard const lock(mutex_);
   for (auto const& each : sets) each->list_memory(all);
   return all;
-}
-
-bool reference_set::has_slot(void const* address) const noexcept {
-  auto const is_it = [address](reclaimable const& its) {
-    return its.is_slot() && static_cast<slot_reference const&>(its).slot_address() == address;
-  };
-  return std::ranges::any_of(members_, [&](auto const& each) {
-    if (is_it(*each)) return true;
-    reclaimable const* part = each->is_slot() ? nullptr : each->next_;  // a node's share
-    while (part != nullptr && !is_it(*part)) part = part->next_;
-    return part != nullptr;
-  });
-}
-
-bool graph_registry::is_given_up(void const* slot) const noexcept {
-  bool is_any = false;
-  std::lock_guard const lock(mutex_);
-  for (reference_set const* const each : sets_) {
-    if (each->is_closed() || !each->has_slot(slot)) continue;
-    if (!each->is_given_up()) return false;
-    is_any = true;
-  }
-  return is_any;
 }
 
 }  // namespace escrow::inline v0_2

@@ -69,31 +69,14 @@ void recycle_lane::release(std::span<answered_end const> all) noexcept {
   leak(std::move(gone));
 }
 
-namespace {
-
-ready_answer ask_end(launch_end& end, deleter_accounts& worker) noexcept {
-  if (!end.record_late()) return ready_answer::not_yet;
-  end_state const known = end.known();
-  if (known == end_state::none) return ready_answer::done;
-  // Relaxed: only the flag matters.
-  bool is_reported = end.is_reported.load(std::memory_order_relaxed);
-  if (known == end_state::unknown) {  // a late record failed
-    if (!is_reported) worker.report(end.failure, "cudaEventRecord");
-    end.is_reported.store(true, std::memory_order_relaxed);
-    return ready_answer::gone;
-  }
-  ready_answer const answer = ask(end.ready.get(), is_reported, worker);
-  end.is_reported.store(is_reported, std::memory_order_relaxed);
-  return answer;
-}
-
-}  // namespace
-
 void recycle_lane::release_done(deleter_accounts& worker) noexcept {
   try {
     std::vector<answered_end> all;
     for (auto& end : ends()) {
-      ready_answer const answer = ask_end(*end, worker);
+      // Relaxed: only the flag matters.
+      bool is_reported = end->is_reported.load(std::memory_order_relaxed);
+      ready_answer const answer = ask(end->ready.get(), is_reported, worker);
+      end->is_reported.store(is_reported, std::memory_order_relaxed);
       all.push_back({std::move(end), answer});
     }
     release(all);

@@ -11,6 +11,7 @@
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
+#include "late_release.hpp"
 
 namespace escrow::inline v0_2 {
 
@@ -71,13 +72,7 @@ holding holding::turn_of(std::shared_ptr<launch_order> order) {
 holding::~holding() {
   for (auto const& each : orders_) each->execs.fetch_sub(1, std::memory_order_relaxed);
   if (held.empty() || end == nullptr) return;
-  end_state const known = end->known();
-  if (known == end_state::unknown) {
-    for (auto const& each : held) each.set->core().report(end->failure, "cudaEventRecord");
-    leak(std::move(held));
-  } else if (known == end_state::recorded || known == end_state::late) {
-    release_after(std::move(held), end);
-  }
+  release_behind(std::move(held), end);
 }
 
 reference_sets holding::sets() const {
@@ -146,7 +141,10 @@ void holding::note_launch(stream_ref stream, std::uint64_t id, recorded_by whom)
     for (auto const& each : orders_) {
       if (each->group != nullptr) count_one(each->group->launches);
     }
-    if (is_late) return end->become(end_state::late);
+    if (is_late) {
+      end->become(end_state::late);
+      return release_kept_for(stream.get());
+    }
     learn_stream();
   }
   cudaError_t const status = record_end(*end, stream, whom);

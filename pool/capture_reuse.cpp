@@ -124,6 +124,13 @@ bool capture_reuse::remove(slot& held, std::uint64_t id, bool is_claim) noexcept
   return true;
 }
 
+bool capture_reuse::is_given_up(slot const& asked) noexcept {
+  bool const has_one_holder = !asked.is_leased_ && asked.held_by_.size() == 1 &&
+                              asked.held_by_.front() == asked.reusable_in_;
+  return has_one_holder && asked.reusable_in_ != slot::no_claim && asked.claimed_with_ != nullptr &&
+         asked.claimed_with_->is_given_up();
+}
+
 capture_reuse::claim_state capture_reuse::state_of(claimed_slot const& lease) const noexcept {
   std::uint64_t const id = lease.capture_id;
   if (id == 0) return {};

@@ -6,14 +6,11 @@
 
 #include <array>
 #include <cstdio>
-#include <cstring>
 #include <iterator>
 #include <utility>
 
 #include "escrow/internal/device.hpp"
-#include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/never_destroyed.hpp"
-#include "escrow/internal/reference_set.hpp"
 
 // Of the simulated runtime, where that is linked: work that uses idle memory ends the process.
 extern "C" [[gnu::weak, gnu::visibility("hidden")]] void escrow_simulated_asks(
@@ -23,6 +20,10 @@ extern "C" [[gnu::weak, gnu::visibility("hidden")]] void escrow_simulated_asks(
 namespace escrow::inline v0_2 {
 
 namespace {
+
+constexpr char const* problem_if_given_up =
+    "the pool \"%s\", which all that held it for graphs have given up: launch before "
+    "hoisted::release_after(), or before the graph_exec ends";
 
 std::uintptr_t number_of(void const* address) {
   return reinterpret_cast<std::uintptr_t>(address);
@@ -35,7 +36,7 @@ bool memory_book::is_idle(void const* address, bool of_graph, char* text, std::s
   auto* const lease = static_cast<simulated_lease*>(its_lease);
   memory_book& book = global();
   std::uintptr_t const number = number_of(address);
-  std::unique_lock lock(book.mutex_);
+  std::lock_guard const lock(book.mutex_);
   auto const found = book.owned_around(number);
   if (found == nullptr) return false;
   known_address its{.what = known_address::kind::slot};
@@ -57,20 +58,10 @@ bool memory_book::is_idle(void const* address, bool of_graph, char* text, std::s
       lease->slot = its.slot;
       lease->last = its.lease;
     }
-    if (its.is_in_graphs) {
-      lock.unlock();
-      if (!of_graph || !graph_registry::global().is_given_up(its.slot)) return false;
-      std::array<char, 128> label{};
-      std::strncpy(label.data(), text, label.size() - 1);
-      static_cast<void>(std::snprintf(
-          text, bytes,
-          "the pool \"%s\", which all that held it for graphs have given up: launch before "
-          "hoisted::release_after(), or before the graph_exec ends",
-          label.data()));
-      return true;
-    }
+    if (its.is_in_graphs && (!of_graph || !its.is_given_up)) return false;
     if (!found->second.owner->has(found->first)) return false;
-    problem = of_graph
+    problem = its.is_given_up ? problem_if_given_up
+              : of_graph
                   ? "the pool \"%s\", where it is free; claim in the capture, and release what "
                     "hoist() returned after the last launch"
                   : "the pool \"%s\", where it is free; enqueue the work before its lease ends, "

@@ -32,6 +32,8 @@ step const parent = [](auto& in) {
   in.parent.emplace();
   in.parent->add_child(*in.source);
 };
+// Launches are recorded when something needs it.
+step const late = [](auto& in) { in.make_late(); };
 step const end_exec = ended(&exec_stage::exec);
 step const end_source = [](auto& in) {
   in.source_holds = false;
@@ -70,6 +72,8 @@ void add_launches(rows& add) {
   add("launch behind a rival", launches, {exec, rival, launch_rival}, launch);
   add("launch behind a rival that ended", launches,
       {exec, rival_of_clone, launch_rival, ended(&exec_stage::rival)}, launch);
+  add("launch behind a rival whose end is late", launches, {late, exec, rival, launch_rival},
+      launch);
   auto const rows_of = runs("graph_exec::launch_many");
   add("launch a row", rows_of, {exec_with_copies}, launch_row);
   add("launch a row behind a rival", rows_of, {exec_with_copies, rival, launch_rival}, launch_row);
@@ -100,6 +104,7 @@ void add_ends(rows& add) {
   auto const ends = runs("graph_exec::~graph_exec");
   add("destroy idle", ends, {exec}, end_exec);
   add("destroy in flight", ends, {exec, launch}, end_exec);
+  add("destroy in flight, with a late end", ends, {late, exec, launch}, end_exec);
   add("destroy a row in flight", ends, {exec_with_copies, launch_row}, end_exec);
   add("destroy in flight with a rival", ends, {exec, rival, launch_rival, launch}, end_exec);
   add("destroy the graph", runs("graph::~graph"), {exec, launch}, end_source);

@@ -46,8 +46,22 @@ class exec_stage : public fault_world {
   int expected_runs = 0;                  // launches that were enqueued
 
   exec_stage() {
-    pool.emplace(pool_options{.slots_max = 8, .label = "blocks", .deleter = worker.get()},
-                 [this] { return block{counts}; });
+    pool.emplace(options(), [this] { return block{counts}; });
+    source.emplace(captured_work(1));
+  }
+  [[nodiscard]] pool_options options() {
+    return {.slots_max = 8, .label = "blocks", .deleter = worker.get()};
+  }
+  /// Before other graphs are made: `source` is of a group whose launches are recorded late.
+  void make_late() {
+    pool_options of_group = options();
+    of_group.group = sharing_group({.streams_outlive_group = true});
+    source.reset();
+    EXPECT_TRUE(worker->drain_for(generous));  // its slots are back
+    pool.reset();
+    EXPECT_TRUE(worker->drain_for(generous));
+    fates.clear();
+    pool.emplace(of_group, [this] { return block{counts}; });
     source.emplace(captured_work(1));
   }
   /// A graph of library calls whose launches wait for the flag.

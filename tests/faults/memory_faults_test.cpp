@@ -235,14 +235,9 @@ void add_parking(rows& add) {
   add("group, park in a capture", parks, {make_exec, capturing}, park(false));
   add("group, park and keep", parks, {make_exec, launch, sync_one}, park(true));
   step const make_late = make_exec_in({.streams_outlive_group = true});
-  step const end_exec = [](auto& in) { in.exec.reset(); };
   add("group, park behind a late end", parks, {make_late, launch, sync_one}, park(false));
   add("group, run behind a late end", runs("sharing_group::run"), {make_late, launch},
       [](auto& in) { in.group->run(in.other, [] {}); });
-  add("group, destroy an exec with a late end", runs("graph_exec::~graph_exec"),
-      {make_late, launch}, end_exec);
-  add("group, poll a late end", runs("deleter::poll"), {make_late, launch, end_exec},
-      [](auto& in) { in.worker->poll(); });
   add("group, unpark", unparks, {make_exec, park(false)}, unpark);
   add("group, unpark what was kept", unparks, {make_exec, park(true)}, unpark);
   // What is refused is told in the report.

@@ -97,7 +97,7 @@ TEST_F(LateEnd, IsRefusedWhereItsStreamCaptures) {
   sync_all();
 }
 
-TEST_F(LateEnd, IsRecordedAfterTheCaptureOfItsStream) {
+TEST_F(LateEnd, IsRecordedByTheNextLaunchAfterTheCaptureOfItsStream) {
   fate_ptr const fate = make_fate();
   std::optional<graph_exec> exec(captured([&](cudaStream_t on) {
     use_scratch(scratch(), on, 1, mebibyte);
@@ -111,7 +111,10 @@ TEST_F(LateEnd, IsRecordedAfterTheCaptureOfItsStream) {
     EXPECT_TRUE(stays_kept(fate));
     must(open.end());
   }
+  EXPECT_TRUE(stays_kept(fate)) << "another thread may not ask the stream";
+  graph_exec(captured_use(1)).launch(two);
   EXPECT_TRUE(is_released(fate));
+  sync(two);
 }
 
 TEST_F(LateEnd, UpdatesWhileALaunchRuns) {

@@ -26,10 +26,12 @@ struct group_order;
 struct sharing_options {
   std::string label = "group";  // in errors and reports
   // The caller promises that each stream on which something of the group is launched lives until
-  // the group's graphs, and what was created from them, are destroyed and the deleter has released
-  // what they held. Then launches record no event until another stream, or a release, needs it. A
-  // stream that is destroyed earlier is undefined behaviour. cudaStreamLegacy and
-  // cudaStreamPerThread are treated as without this.
+  // all execs and `hoisted` of the group have ended, and that no other thread begins or ends a
+  // capture of it while something of the group is launched, parked or ended. Then a launch is not
+  // recorded until another stream, or the end of its exec, needs that. Where this stream is
+  // captured then, a launch on another one is a usage_error, and what the exec held comes back with
+  // the group's next launch on this stream. A stream that is destroyed earlier is undefined
+  // behaviour. cudaStreamLegacy and cudaStreamPerThread are treated as without this.
   bool streams_outlive_group = false;
 };
 

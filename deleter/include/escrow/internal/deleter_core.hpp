@@ -173,14 +173,14 @@ class deleter_core : public deleter_accounts {
 
   // Used only by the thread in a pass:
   pending_events waiting_;
-  release_list ready_;             // to be reclaimed in this pass
-  std::size_t pass_count_ = 0;     // reclaimed in this pass
-  std::uint64_t pass_epoch_ = 0;   // of the thing being reclaimed; before that, the pass's
-  bool is_postponed_ = false;      // the thing being reclaimed waits for an event again
+  release_list ready_;                // to be reclaimed in this pass
+  std::size_t pass_count_ = 0;        // reclaimed in this pass
+  std::uint64_t pass_epoch_ = 0;      // of the thing being reclaimed; before that, the pass's
+  bool is_postponed_ = false;         // the thing being reclaimed waits for an event again
   cudaEvent_t pass_ready_ = nullptr;  // the thing's that is being reclaimed
-  std::uint64_t pass_stream_ = 0;  // of the event of the thing being reclaimed; 0: none
-  int pass_device_ = -1;           // current on this thread; -1: not known
-  int known_device_ = -1;          // of the last thing that arrived
+  std::uint64_t pass_stream_ = 0;     // of the event of the thing being reclaimed; 0: none
+  int pass_device_ = -1;              // current on this thread; -1: not known
+  int known_device_ = -1;             // of the last thing that arrived
 
   std::thread thread_;  // the worker
   pid_t const process_ = getpid();
@@ -198,7 +198,7 @@ void deleter_core::recycle_until(Enough is_enough) noexcept {
   try {
     relaxed_capture_scope const relaxed;  // a query could invalidate a capture
     for (auto const& end : recycled_.ends()) {
-      if (!end->is_over()) continue;
+      if (!succeeded(cudaEventQuery(end->ready.get()))) continue;
       recycled_.release(std::array{recycle_lane::answered_end{end}});
       recycle_queued();
       if (is_enough()) return;

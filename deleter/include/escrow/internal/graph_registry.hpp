@@ -178,8 +178,6 @@ class graph_registry {
   // The same as memory. Throw std::bad_alloc.
   [[nodiscard]] held_memory memory_of(std::span<cudaGraph_t const> graphs) const;
   [[nodiscard]] held_memory memory_of_sets(reference_sets const& sets) const;
-  // Whether sets have the slot, and all that have it are given up.
-  [[nodiscard]] bool is_given_up(void const* slot) const noexcept;
 
   // What the graphs hold, each member once. Throws std::bad_alloc.
   [[nodiscard]] resource_usage describe(std::set<cudaGraph_t> const& graphs) const;

@@ -23,8 +23,8 @@ namespace escrow::inline v0_2 {
 //   update, set         goes on   goes on      goes on      -             cuda_error
 //   flush               -         -            -            records it    -
 //   park                goes on   waits        records it   usage_error   usage_error
-//   release, end        at once   after        the worker   records it    leaks, or refuses: see
-//                                 `ready`      records it                 hoisted
+//   release, end        at once   after        records it   records it    leaks, or refuses: see
+//                                 `ready`                                 hoisted
 // Each launch makes its own end `recorded`, or `none` if CUDA cannot record it and the host has
 // waited for it, or else `unknown`; with sharing_options::streams_outlive_group `late`. A
 // stream_launcher makes it `due`, and it stays so until it is recorded or waited for.
@@ -49,10 +49,9 @@ struct launch_end {
   ~launch_end() { event_cache::put(device, std::move(ready)); }
 
   // Whether `state` is late no more: the event is recorded now, or else what that failed with is
-  // noted, as by record_end(). False: its stream captures.
+  // noted, as by record_end(). False: its stream captures. No other thread may begin or end a
+  // capture of it meanwhile: CUDA's driver crashes then.
   [[nodiscard]] bool record_late() noexcept;
-  // Whether its work is known to be done. The thread is in Relaxed mode.
-  [[nodiscard]] bool is_over() noexcept;
   // Acquire, release: who reads `recorded` uses `ready`.
   [[nodiscard]] end_state known() const noexcept { return state_.load(std::memory_order_acquire); }
   void become(end_state state) noexcept { state_.store(state, std::memory_order_release); }

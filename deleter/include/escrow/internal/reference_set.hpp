@@ -96,8 +96,6 @@ class reference_set final : public reclaimable {
     std::uint32_t const all = given_up_.load(std::memory_order_relaxed);
     return all != 0 && all == references_.load(std::memory_order_relaxed);
   }
-  // With what nodes have shares of. Under the registry's lock.
-  [[nodiscard]] bool has_slot(void const* address) const noexcept;
   void list_members(std::vector<reclaimable const*>& found) const;
   void list_memory(held_memory& to) const;                     // with what nodes have shares of
   [[nodiscard]] bool owns(void const* object) const noexcept;  // an owner in it, as types tell
