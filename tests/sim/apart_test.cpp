@@ -2,6 +2,7 @@
 // With ESCROW_MEMORY=apart memory of the device is not for the host, nor the host's for kernels.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string>
@@ -207,21 +208,27 @@ TEST_F(MemoryApart, ToldIfTheHostWritesPinnedMemoryThatACopyHasYetToRead) {
   must(cudaFreeHost(memory));
 }
 
+// Each on a page of its own.
 TEST_F(MemoryApart, TakesPinnedMemoryThatEarlierWorkWrites) {
-  constexpr std::size_t count = 4096;
-  auto const lease = scratch.claim<int>(one, count);
+  constexpr std::size_t of_page = 1024;
+  constexpr std::size_t bytes = 3 * of_page * sizeof(int);
+  auto const lease = scratch.claim<int>(one, 3 * of_page);
   void* memory = nullptr;
-  must(cudaMallocHost(&memory, count * sizeof(int)));
+  must(cudaMallocHost(&memory, bytes));
+  auto* const pinned = static_cast<int*>(memory);
+  std::fill_n(pinned, 3 * of_page, 0);
   hold_up(one);
-  must(launch_fill(one, lease.data(), count, 7));
-  must(cudaMemcpyAsync(memory, lease.data(), count * sizeof(int), cudaMemcpyDeviceToHost, one));
-  must(launch_add(one, static_cast<int*>(memory), 1));
+  must(launch_fill(one, lease.data(), of_page, 7));
+  must(cudaMemcpyAsync(pinned, lease.data(), of_page * sizeof(int), cudaMemcpyDeviceToHost, one));
+  must(launch_add(one, pinned + of_page, 1));
   must(cudaLaunchHostFunc(
-      one, [](void* at) { ++*static_cast<int*>(at); }, memory));
-  must(cudaMemcpyAsync(lease.data(), memory, count * sizeof(int), cudaMemcpyHostToDevice, one));
+      one, [](void* at) { ++*static_cast<int*>(at); }, pinned + 2 * of_page));
+  must(cudaMemcpyAsync(lease.data(), pinned, bytes, cudaMemcpyHostToDevice, one));
   flag.raise();
   sync(one);
-  EXPECT_EQ(*static_cast<int*>(memory), 9);
+  EXPECT_EQ(pinned[0], 7);
+  EXPECT_EQ(pinned[of_page], 1);
+  EXPECT_EQ(pinned[2 * of_page], 1);
   must(cudaFreeHost(memory));
 }
 
