@@ -2,6 +2,7 @@
 // Marks whole pages, and finds out whether a fault was a write.
 #include "unwritten.hpp"
 
+#include <signal.h>  // with what <ucontext.h> of aarch64 leaves out
 #include <sys/mman.h>
 #include <ucontext.h>
 
