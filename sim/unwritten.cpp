@@ -13,6 +13,7 @@
 #include "pages.hpp"
 
 namespace escrow::sim::model {
+
 std::uintptr_t unwritten_pages::end_of(all::value_type const& its) {
   return its.first + its.second.are_unwritten.size() * page_bytes();
 }
