@@ -22,8 +22,8 @@ namespace escrow::inline v0_2 {
 namespace {
 
 constexpr char const* problem_if_given_up =
-    "the pool \"%s\", which all that held it for graphs have given up: launch before "
-    "hoisted::release_after(), or before the graph_exec ends";
+    "the pool \"%s\", which all that held it for graphs have given up: use it before "
+    "hoisted::release_after(), or before the graph and its graph_exec end";
 
 std::uintptr_t number_of(void const* address) {
   return reinterpret_cast<std::uintptr_t>(address);
@@ -58,7 +58,7 @@ bool memory_book::is_idle(void const* address, bool of_graph, char* text, std::s
       lease->slot = its.slot;
       lease->last = its.lease;
     }
-    if (its.is_in_graphs && (!of_graph || !its.is_given_up)) return false;
+    if (its.is_in_graphs && !its.is_given_up) return false;
     if (!found->second.owner->has(found->first)) return false;
     problem = its.is_given_up ? problem_if_given_up
               : of_graph

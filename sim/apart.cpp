@@ -35,6 +35,34 @@ std::size_t whole_pages(std::size_t bytes) {
   return (bytes + guard_bytes + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
+// Who takes elements for bytes writes four or eight times as much: not over what is the
+// simulator's, so that it can tell.
+std::size_t with_slack(std::size_t bytes) {
+  return bytes + std::clamp(8 * std::min(bytes, slack_max), guard_bytes, slack_max);
+}
+
+// A closed page is behind that: who writes on and on gets a fault there.
+std::size_t fenced_bytes(std::size_t bytes) {
+  return (with_slack(bytes) + page_bytes() - 1) / page_bytes() * page_bytes() + page_bytes();
+}
+
+// Null if there are too many.
+void* new_fenced_memory(std::size_t bytes) noexcept {
+  constexpr std::size_t count_max = 8192;  // Linux maps 65,530 ranges for a process
+  device_pages& its = memory_pages();
+  std::lock_guard const lock(its.mutex);
+  if (its.fenced.size() >= count_max) return nullptr;
+  std::size_t const all = fenced_bytes(bytes);
+  void* const found =
+      ::mmap(nullptr, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (found == MAP_FAILED) return nullptr;
+  auto const begin = reinterpret_cast<std::uintptr_t>(found);
+  protect(begin, all - page_bytes(), PROT_READ | PROT_WRITE);
+  if (bytes <= slack_max) std::memset(found, 0xff, bytes);  // no number that a program expects
+  its.fenced.insert(begin);
+  return found;
+}
+
 }  // namespace
 
 bool is_memory_apart() noexcept {
@@ -52,10 +80,9 @@ std::size_t bytes_behind_memory() noexcept {
 
 void* new_device_memory(std::size_t bytes) noexcept {
   if (!is_memory_apart()) {
-    // Who takes elements for bytes writes four or eight times as much: not over what is the
-    // simulator's, so that it can tell.
-    std::size_t const behind = std::clamp(8 * std::min(bytes, slack_max), guard_bytes, slack_max);
-    return ::operator new(bytes + (has_sanitizer() ? 0 : behind), as_cuda_aligns, std::nothrow);
+    if (has_sanitizer()) return ::operator new(bytes, as_cuda_aligns, std::nothrow);
+    if (void* const fenced = new_fenced_memory(bytes)) return fenced;
+    return ::operator new(with_slack(bytes), as_cuda_aligns, std::nothrow);
   }
   void* const found = ::mmap(nullptr, whole_pages(bytes), PROT_NONE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -65,7 +92,15 @@ void* new_device_memory(std::size_t bytes) noexcept {
 }
 
 void delete_device_memory(void* address, std::size_t bytes) noexcept {
-  if (!is_memory_apart()) return ::operator delete(address, as_cuda_aligns);
+  if (!is_memory_apart()) {
+    device_pages& its = memory_pages();
+    std::unique_lock lock(its.mutex);
+    bool const is_fenced = its.fenced.erase(reinterpret_cast<std::uintptr_t>(address)) != 0;
+    lock.unlock();
+    if (!is_fenced) return ::operator delete(address, as_cuda_aligns);
+    ::munmap(address, fenced_bytes(bytes));
+    return;
+  }
   remove_device_pages(address);
   ::munmap(address, whole_pages(bytes));
 }
@@ -95,17 +130,23 @@ void delete_pinned_memory(void* address, std::size_t bytes) noexcept {
 
 namespace {
 
-template <class Note>  // a member of pinned_pages
-void note_pinned_copy(work const& what, Note note) {
+using note_of_copy = void (pinned_pages::*)(std::uintptr_t begin, std::size_t bytes, bool writes);
+
+void note_pinned_copy(work const& what, note_of_copy note) {
   auto const* const copy = std::get_if<copy_work>(&what);
-  if (copy == nullptr || copy->from.type != cudaMemoryTypeHost || !is_memory_apart()) return;
+  if (copy == nullptr || !is_memory_apart()) return;
   cudaMemcpy3DParms const& shape = copy->shape;
-  bool const is_one = shape.extent.height == 1 && shape.extent.depth == 1;
-  if (!is_one || shape.srcPtr.ptr == nullptr) return;
-  auto const begin = reinterpret_cast<std::uintptr_t>(shape.srcPtr.ptr) + shape.srcPos.x;
+  if (shape.extent.height != 1 || shape.extent.depth != 1) return;
   device_pages& its = memory_pages();
   std::lock_guard const lock(its.mutex);
-  (its.pinned.*note)(begin, shape.extent.width);
+  auto const note_if = [&](memory_place const& place, cudaPitchedPtr const& at, cudaPos const& from,
+                           bool writes) {
+    if (place.type != cudaMemoryTypeHost || at.ptr == nullptr) return;
+    (its.pinned.*note)(reinterpret_cast<std::uintptr_t>(at.ptr) + from.x, shape.extent.width,
+                       writes);
+  };
+  note_if(copy->from, shape.srcPtr, shape.srcPos, false);
+  note_if(copy->to, shape.dstPtr, shape.dstPos, true);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <unordered_set>
 
 #include "pinned_pages.hpp"
 #include "unwritten.hpp"
@@ -19,6 +20,7 @@ struct device_pages {
   std::map<std::uintptr_t, std::size_t> all = {};
   unwritten_pages unwritten = {};
   pinned_pages pinned = {};
+  std::unordered_set<std::uintptr_t> fenced = {};  // memory that is not apart, by its begin
   std::size_t at_work = 0;
   bool is_watched = false;
   struct sigaction others = {};  // the handler before

@@ -61,8 +61,10 @@ bool is_for_work(device_pages& its, std::uintptr_t address, bool is_write) {
                                                its.unwritten.name_at(at(copy->shape.srcPtr.ptr));
   if (is_read) {
     say("escrow::sim: %s%s%s reads scratch of \"%s\" at %p that nothing has written since its "
-        "claim: it has any contents then; write it first, and keep what is to stay in memory that "
-        "stays claimed (ESCROW_MEMORY=apart)\n",
+        "claim: it has any contents then; write it first (by pointers that kernels are given, not "
+        "by "
+        "those in memory), and keep what is to stay in memory that stays claimed "
+        "(ESCROW_MEMORY=apart)\n",
         kernel != nullptr ? "kernel \"" : "a copy",
         kernel != nullptr ? kernel->code->name.c_str() : "", kernel != nullptr ? "\"" : "", of,
         reinterpret_cast<void*>(address));
@@ -72,14 +74,17 @@ bool is_for_work(device_pages& its, std::uintptr_t address, bool is_write) {
   return true;
 }
 
-// Kernels, copies and host functions may write what a copy behind them reads.
-void write_pinned(device_pages& its, std::uintptr_t address) {
+// Kernels, copies and host functions may use what copies behind or before them do.
+void use_pinned(device_pages& its, std::uintptr_t address) {
   auto const& me = this_thread_unchecked();
-  if (its.pinned.is_awaited(address) && me.kernel == nullptr && me.in_callback == 0) {
-    say("escrow::sim: the host writes pinned memory at %p that a copy, enqueued before, has yet to "
-        "read: wait for an event behind that copy, or claim_for_host() anew for each copy "
-        "(ESCROW_MEMORY=apart)\n",
-        reinterpret_cast<void*>(address));
+  auto const pending = its.pinned.pending_at(address);
+  bool const is_awaited = pending.reading != 0 || pending.writing != 0;
+  if (is_awaited && me.kernel == nullptr && me.in_callback == 0) {
+    say("escrow::sim: the host %s pinned memory at %p that a copy, enqueued before, has yet to %s: "
+        "wait for an event behind that copy%s (ESCROW_MEMORY=apart)\n",
+        pending.writing != 0 ? "uses" : "writes", reinterpret_cast<void*>(address),
+        pending.writing != 0 ? "write" : "read",
+        pending.writing != 0 ? "" : ", or claim_for_host() anew for each copy");
     std::abort();
   }
   its.pinned.open(address);
@@ -89,7 +94,7 @@ void on_fault(int signal, siginfo_t* told, void* context) {
   device_pages& its = memory_pages();
   auto const address = reinterpret_cast<std::uintptr_t>(told->si_addr);
   std::unique_lock lock(its.mutex);  // not this thread's: nothing under it uses such memory
-  if (its.pinned.has(address)) return write_pinned(its, address);
+  if (its.pinned.has(address)) return use_pinned(its, address);
   auto const after = its.all.upper_bound(address);
   bool const is_known =
       after != its.all.begin() && address - std::prev(after)->first < std::prev(after)->second;

@@ -35,6 +35,12 @@ std::string advice_for(access_kind now) {
     return "free memory behind the last work that uses it: retire() its owner on that work's "
            "stream, or retire_after() an event behind it";
   }
+  if (now == access_kind::may_read || now == access_kind::may_write) {
+    return "record an event behind the first, and let the other stream wait for it "
+           "(cudaStreamWaitEvent), or enqueue both on one stream; if a kernel only reads it, let "
+           "it "
+           "take a pointer to const; if both add to it, sim::let_work_share(true) permits it";
+  }
   return "record an event behind the first, and let the other stream wait for it "
          "(cudaStreamWaitEvent); or enqueue both on one stream; sim::let_work_share(true) permits "
          "it";

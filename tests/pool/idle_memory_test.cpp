@@ -89,7 +89,24 @@ TEST_F(IdleMemory, IsWhatAReleasedHoistedHeld) {
   held.release_after(stream_ref(one));
   EXPECT_DEATH(static_cast<void>(cudaGraphLaunch(exec, one)),
                "cudaGraphLaunch: kernel .*add.*, argument 0: 0x.* is of the pool \"blocks.*\", "
-               "which all that held it for graphs have given up: launch before");
+               "which all that held it for graphs have given up: use it before");
+  flag.raise();
+  sync(one);
+}
+
+TEST_F(IdleMemory, IsWhatAnExecHeldThatHasEnded) {
+  int* memory = nullptr;
+  {
+    graph_exec exec(captured([&](cudaStream_t on) {
+      memory = scratch.claim<int>(on, 64).data();
+      must(launch_add(on, memory, 1));
+    }));
+    hold_up(one);
+    exec.launch(one);
+    must(launch_add(one, memory, 1));
+  }
+  EXPECT_DEATH(static_cast<void>(launch_add(one, memory, 1)),
+               "cudaLaunchKernel: .* have given up: use it before");
   flag.raise();
   sync(one);
 }

@@ -208,6 +208,24 @@ TEST_F(MemoryApart, ToldIfTheHostWritesPinnedMemoryThatACopyHasYetToRead) {
   must(cudaFreeHost(memory));
 }
 
+TEST_F(MemoryApart, ToldIfTheHostUsesPinnedMemoryThatACopyHasYetToWrite) {
+  constexpr std::size_t count = 4096;
+  auto const lease = scratch.claim<int>(one, count);
+  void* memory = nullptr;
+  must(cudaMallocHost(&memory, count * sizeof(int)));
+  int volatile* const pinned = static_cast<int*>(memory);
+  must(launch_fill(one, lease.data(), count, 7));
+  hold_up(one);
+  must(cudaMemcpyAsync(memory, lease.data(), count * sizeof(int), cudaMemcpyDeviceToHost, one));
+  EXPECT_DEATH(static_cast<void>(*pinned),
+               "the host uses pinned memory at 0x.* yet to write: wait");
+  flag.raise();
+  sync(one);
+  EXPECT_EQ(*pinned, 7);
+  EXPECT_EQ(pinned[count - 1], 7);
+  must(cudaFreeHost(memory));
+}
+
 // Each on a page of its own.
 TEST_F(MemoryApart, TakesPinnedMemoryThatEarlierWorkWrites) {
   constexpr std::size_t of_page = 1024;

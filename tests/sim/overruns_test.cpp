@@ -73,6 +73,22 @@ TEST_F(Overruns, BehindAnAllocation) {
                "kernel .set_floats. reads or writes at 0x1000, where no memory is: it goes far");
 }
 
+// Each time, whatever lies behind in the process.
+TEST_F(Overruns, ThatGoOnAndOn) {
+  if (is_sanitized) return;  // it tells that
+  auto const lease = scratch.claim<float>(one, 1024);
+  auto const large = scratch.claim(one, 100'000);
+  auto const set_here = [&](void* data, std::size_t count) {
+    set(one, static_cast<float*>(data), count);
+    sync(one);
+  };
+  constexpr auto text = "kernel .set_floats. reads or writes at 0x.*, where no memory is: it goes";
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_DEATH(set_here(large->data(), 100'000), text);
+    EXPECT_DEATH(set_here(lease.data(), std::size_t{1} << 28), text);
+  }
+}
+
 TEST_F(Overruns, OfAKernelInAGraph) {
   auto const use = [&](std::size_t count) {
     return captured(
