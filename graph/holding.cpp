@@ -88,7 +88,9 @@ std::uint64_t holding::wait_for_last(char const* call, stream_ref stream,
   // Returns whether the stream waits.
   auto const wait_for = [&](launch_end* last) {
     if (last == nullptr || last == waited_for || last->known() == end_state::none) return false;
-    if (last->on != nullptr && last->on == stream.get()) return false;  // ordered by the stream
+    // Ordered by the stream. Not if it is recorded: that stream may be gone, and this has its
+    // handle.
+    if (last->known() == end_state::late && last->on == stream.get()) return false;
     if (own_stream == 0) {
       // A wait would invalidate a capture, as a launch does.
       refuse_capturing(call, stream, "add the graph as a child node (graph::add_child)");

@@ -26,7 +26,7 @@ namespace {
 // In a signal handler nothing may allocate, as give_up() does.
 template <class... Values>
 void say(char const* text, Values... values) {
-  std::array<char, 384> line{};
+  std::array<char, 640> line{};
   int const count = std::snprintf(line.data(), line.size(), text, values...);
   std::size_t const shown = std::min(line.size() - 1, static_cast<std::size_t>(count));
   static_cast<void>(!::write(STDERR_FILENO, line.data(), shown));
@@ -61,9 +61,8 @@ bool is_for_work(device_pages& its, std::uintptr_t address, bool is_write) {
                                                its.unwritten.name_at(at(copy->shape.srcPtr.ptr));
   if (is_read) {
     say("escrow::sim: %s%s%s reads scratch of \"%s\" at %p that nothing has written since its "
-        "claim: it has any contents then; write it first (by pointers that kernels are given, not "
-        "by "
-        "those in memory), and keep what is to stay in memory that stays claimed "
+        "claim: it has any contents then; write it first, by pointers that kernels are given, not "
+        "by those in memory, and keep what is to stay in memory that stays claimed "
         "(ESCROW_MEMORY=apart)\n",
         kernel != nullptr ? "kernel \"" : "a copy",
         kernel != nullptr ? kernel->code->name.c_str() : "", kernel != nullptr ? "\"" : "", of,

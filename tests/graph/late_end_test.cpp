@@ -117,6 +117,22 @@ TEST_F(LateEnd, IsRecordedByTheNextLaunchAfterTheCaptureOfItsStream) {
   sync(two);
 }
 
+// A stream that is made when the others are gone may have the handle of one of them.
+TEST_F(LateEnd, WaitsForTheEndOfAStreamThatIsGone) {
+  graph const first = behind_flag();
+  graph const second = behind_flag(2);
+  for (int i = 0; i < 2; ++i) {
+    owned_stream of_exec = make_stream();
+    graph_exec exec(i == 0 ? first : second);
+    if (i == 0) {
+      exec.launch(of_exec);
+    } else {
+      expect_ordered([&] { exec.launch(of_exec); });
+    }
+  }
+  must(cudaDeviceSynchronize());
+}
+
 TEST_F(LateEnd, UpdatesWhileALaunchRuns) {
   graph const second = behind_flag(2);
   graph_exec exec(behind_flag());

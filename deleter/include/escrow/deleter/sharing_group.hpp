@@ -29,9 +29,10 @@ struct sharing_options {
   // all execs and `hoisted` of the group have ended, and that no other thread begins or ends a
   // capture of it while something of the group is launched, parked or ended. Then a launch is not
   // recorded until another stream, or the end of its exec, needs that. Where this stream is
-  // captured then, a launch on another one is a usage_error, and what the exec held comes back with
-  // the group's next launch on this stream. A stream that is destroyed earlier is undefined
-  // behaviour. cudaStreamLegacy and cudaStreamPerThread are treated as without this.
+  // captured then, a launch on another one is a usage_error; what the exec held comes back with the
+  // group's next launch on this stream, which has to live until then. A stream that is destroyed
+  // earlier is undefined behaviour. cudaStreamLegacy and cudaStreamPerThread are treated as without
+  // this.
   bool streams_outlive_group = false;
 };
 
