@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of the pages of the device's and of pinned memory, if memory is apart.
+// What is known of the pages of the device's memory, and, if memory is apart, of pinned memory.
 #pragma once
 
 #include <signal.h>

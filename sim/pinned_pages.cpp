@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts the copies that have yet to read a page, and closes it for writers.
+// Counts the copies of each page that are pending, and sets what the host may do with it.
 #include "pinned_pages.hpp"
 
 #include <sys/mman.h>

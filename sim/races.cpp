@@ -37,9 +37,9 @@ std::string advice_for(access_kind now) {
   }
   if (now == access_kind::may_read || now == access_kind::may_write) {
     return "record an event behind the first, and let the other stream wait for it "
-           "(cudaStreamWaitEvent), or enqueue both on one stream; if a kernel only reads it, let "
-           "it "
-           "take a pointer to const; if both add to it, sim::let_work_share(true) permits it";
+           "(cudaStreamWaitEvent), or enqueue both on one stream; a "
+           "kernel that only reads it takes a pointer to const; if both add to it, "
+           "sim::let_work_share(true) permits it";
   }
   return "record an event behind the first, and let the other stream wait for it "
          "(cudaStreamWaitEvent); or enqueue both on one stream; sim::let_work_share(true) permits "

@@ -48,7 +48,7 @@ struct launch_end {
   launch_end(launch_end&&) = delete;
   ~launch_end() { event_cache::put(device, std::move(ready)); }
 
-  // Whether `state` is late no more: the event is recorded now, or else what that failed with is
+  // Whether the state is late no more: the event is recorded now, or else what that failed with is
   // noted, as by record_end(). False: its stream captures. No other thread may begin or end a
   // capture of it meanwhile: CUDA's driver crashes then.
   [[nodiscard]] bool record_late() noexcept;
@@ -65,7 +65,9 @@ struct launch_end {
 
  private:
   std::atomic<end_state> state_{end_state::none};
-  std::mutex late_;  // guards `ready`, `device` and `failure` while `state` is late
+  // Guards `ready`, `device` and `failure` while the state is late. Held across the calls of one
+  // record: who waits for it needs that record.
+  std::mutex late_;
 };
 
 // Records the end of the work on the stream, where `whom` may have launched it, or waits for it if
