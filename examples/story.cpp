@@ -124,8 +124,8 @@ int main() {
   is_right = is_right && has(result.data(), 3);
 
   std::map<int, escrow::graph_exec> execs = one_for_each_batch(streams[0], result.data());
-  is_right = is_right && graphs().stats().bytes == 64 * row;
-  for (auto& [batch, exec] : execs) {  // on two streams
+  is_right = is_right && graphs().stats().bytes <= 66 * row;  // in steps of 2 MiB
+  for (auto& [batch, exec] : execs) {                         // on two streams
     is_right = is_right && launched(exec, streams[batch == 8 ? 1 : 0], batch);
   }
   log_memory();

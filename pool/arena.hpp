@@ -258,7 +258,8 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
   void tell(known_address& its, std::size_t offset) const noexcept override {
     // An end of memory, which `[begin, end)` has, is told as in it.
     std::size_t const before = offset != 0 ? offset - 1 : 0;
-    if (before >= bytes()) its.what = known_address::kind::unmapped;
+    its.mapped = bytes();
+    if (before >= its.mapped) its.what = known_address::kind::unmapped;
     its.group = &group_;
     its.offset = offset;
     std::lock_guard const lock(mutex_);
@@ -266,6 +267,7 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
     // Parking copies all of it.
     if (is_closed_ || place != nullptr) its.used_by = known_address::use::lease;
     if (is_closed_ || place == nullptr) return;
+    if (place->layout->is_of_scope) its.lease = place->graph;
     its.end = place->end;
     its.used_end = place->used != 0 ? place->begin + place->used : place->end - guard_bytes();
   }

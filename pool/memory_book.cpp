@@ -51,7 +51,10 @@ bool memory_book::is_idle(void const* address, bool of_graph, char* text, std::s
     if (its.used_by != known_address::use::none) {
       lease->slot = its.slot;
       lease->number = its.lease;
-      if (its.used_end != 0 && !its.is_in_graphs) lease->begin = found->first;
+      if (its.used_end != 0 && !its.is_in_graphs) {
+        lease->new_begin = found->first;
+        lease->new_end = lease->used_end;
+      }
       return false;
     }
     if (of_graph && its.is_of_captures) {
@@ -71,7 +74,12 @@ bool memory_book::is_idle(void const* address, bool of_graph, char* text, std::s
         "the arena of the sharing group \"%s\", which has no memory there while it is parked; "
         "unpark() it first";
   } else {
-    if (of_graph) lease->slot = found->second.owner;
+    if (of_graph || its.lease != 0) {
+      lease->slot = found->second.owner;
+      lease->number = of_graph ? 0 : its.lease;
+      lease->new_begin = found->first;
+      lease->new_end = found->first + its.mapped;
+    }
     if (of_graph || its.used_by != known_address::use::none) return false;
     problem =
         "the arena of the sharing group \"%s\", where no lease is: the next launch may "

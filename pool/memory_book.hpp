@@ -18,15 +18,17 @@
 
 namespace escrow::inline v0_2 {
 
-// A slot and the number of the lease that has it, or an arena and 0. The simulated runtime declares
-// the same members.
+// A slot and the number of the lease that has it; or an arena, with the number of a group_scope, or
+// 0 for a launch. The simulated runtime declares the same members.
 struct simulated_lease {
   void const* slot = nullptr;  // null: none has
   std::uint64_t number = 0;
   std::uintptr_t used_end = 0;  // the lease uses nothing from there on; 0: not known
   std::uintptr_t end = 0;       // of its memory
   std::uint64_t last = 0;       // of a slot of captures: the number of its last lease
-  std::uintptr_t begin = 0;     // of scratch that no graph holds: of its memory
+  // What has any contents until work of the lease, scope or launch writes it; 0: not known.
+  std::uintptr_t new_begin = 0;
+  std::uintptr_t new_end = 0;
 };
 
 // What has a range of addresses: a slot, or an arena.

@@ -22,15 +22,6 @@ namespace {
 
 constexpr std::size_t slack_max = std::size_t{1} << 16;  // in bytes, behind an allocation
 
-int rights(bool is_open) {
-  return is_open ? PROT_READ | PROT_WRITE : PROT_NONE;
-}
-
-void protect_all(device_pages const& its, bool is_open) {
-  for (auto const& [address, bytes] : its.all) protect(address, bytes, rights(is_open));
-  if (is_open) its.unwritten.close();
-}
-
 std::size_t whole_pages(std::size_t bytes) {
   return (bytes + guard_bytes + page_bytes() - 1) / page_bytes() * page_bytes();
 }
@@ -87,7 +78,7 @@ void* new_device_memory(std::size_t bytes) noexcept {
   void* const found = ::mmap(nullptr, whole_pages(bytes), PROT_NONE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (found == MAP_FAILED) return nullptr;
-  add_device_pages(found, whole_pages(bytes));
+  add_device_pages(found, whole_pages(bytes), bytes);
   return found;
 }
 
@@ -159,50 +150,62 @@ void end_pinned_copy(work const& what) {
   note_pinned_copy(what, &pinned_pages::end_copy);
 }
 
-void add_device_pages(void* address, std::size_t bytes) {
+void add_device_pages(void* address, std::size_t bytes, std::size_t used) {
   if (!is_memory_apart()) return;
   device_pages& its = memory_pages();
   auto const begin = reinterpret_cast<std::uintptr_t>(address);
   std::lock_guard const lock(its.mutex);
   if (!its.is_watched) watch_faults(its);
-  bool const is_new = its.all.emplace(begin, bytes).second;
-  if (is_new && bytes <= filled_max) {
-    protect(begin, bytes, rights(true));
-    std::memset(address, 0xff, bytes);  // no number, and no count, that a program expects
-  }
-  protect(begin, bytes, rights(its.at_work != 0));
+  bool const is_new = its.of_work.add(begin, bytes);
+  protect(begin, bytes, its.at_work != 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
+  // No number, and no count, that a program expects.
+  if (is_new && bytes <= filled_max) its.of_work.make_new(begin, used, {});
 }
 
 void remove_device_pages(void* address) noexcept {
   if (!is_memory_apart()) return;
   device_pages& its = memory_pages();
   std::lock_guard const lock(its.mutex);
-  auto const found = its.all.find(reinterpret_cast<std::uintptr_t>(address));
-  if (found == its.all.end()) return;
-  its.unwritten.remove(found->first, found->second);
-  its.all.erase(found);
+  its.of_work.remove(reinterpret_cast<std::uintptr_t>(address));
 }
 
 void make_new(std::uintptr_t begin, std::size_t bytes, std::string const& of) {
   device_pages& its = memory_pages();
   std::lock_guard const lock(its.mutex);
-  its.unwritten.remove(begin, bytes);
-  std::memset(reinterpret_cast<void*>(begin), 0xff, bytes);
-  its.unwritten.add(begin, bytes, of);
+  its.of_work.make_new(begin, bytes, of);
+}
+
+void open_if_new(void const* begin, std::size_t bytes) noexcept {
+  if (!is_memory_apart()) return;
+  device_pages& its = memory_pages();
+  std::lock_guard const lock(its.mutex);
+  its.of_work.open(reinterpret_cast<std::uintptr_t>(begin), bytes);
+}
+
+void open_what_it_writes(work const& what) noexcept {
+  if (auto const* const fill = std::get_if<fill_work>(&what)) {
+    cudaMemsetParams const& shape = fill->shape;
+    if (shape.height == 1) open_if_new(shape.dst, shape.width * shape.elementSize);
+  }
+  if (auto const* const copy = std::get_if<copy_work>(&what)) {
+    cudaMemcpy3DParms const& shape = copy->shape;
+    if (shape.extent.height != 1 || shape.extent.depth != 1) return;
+    open_if_new(static_cast<char const*>(shape.dstPtr.ptr) + shape.dstPos.x, shape.extent.width);
+  }
 }
 
 device_at_work::device_at_work() {
   if (!is_memory_apart()) return;
   device_pages& its = memory_pages();
   std::lock_guard const lock(its.mutex);
-  if (its.at_work++ == 0) protect_all(its, true);
+  if (its.at_work++ == 0) its.of_work.set_rights(true);
 }
 
 device_at_work::~device_at_work() {
   if (!is_memory_apart()) return;
   device_pages& its = memory_pages();
   std::lock_guard const lock(its.mutex);
-  if (--its.at_work == 0) protect_all(its, false);
+  if (--its.at_work == 0) its.of_work.set_rights(false);
 }
 
 }  // namespace escrow::sim::model

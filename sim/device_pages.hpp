@@ -6,19 +6,17 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <unordered_set>
 
 #include "pinned_pages.hpp"
-#include "unwritten.hpp"
+#include "work_pages.hpp"
 
 namespace escrow::sim::model {
 
 struct device_pages {
   std::mutex mutex;  // guards all below; nothing that is called under it takes a lock
-  std::map<std::uintptr_t, std::size_t> all = {};
-  unwritten_pages unwritten = {};
+  work_pages of_work = {};
   pinned_pages pinned = {};
   std::unordered_set<std::uintptr_t> fenced = {};  // memory that is not apart, by its begin
   std::size_t at_work = 0;

@@ -202,6 +202,7 @@ cudaError_t launch(api_call& c, std::shared_ptr<exec_state> const& exec,
   take_place(first);
   auto const last = make_op(stream, empty_work{}, first->at);
   note_uses(c.name, last, *exec, uses);
+  make_new_for_launch(*first, uses);
   note_accesses(c.name, *stream, *exec->accesses);
   stream->tail = last;
   exec->last_end = last;

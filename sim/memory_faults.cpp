@@ -2,6 +2,7 @@
 // The handlers of faults of memory.
 #include "memory_faults.hpp"
 
+#include "faulting_access.hpp"
 #include "thread.hpp"
 
 #include <execinfo.h>
@@ -11,7 +12,6 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <iterator>
 #include <variant>
 
 extern "C" {
@@ -45,31 +45,41 @@ void on_kernels_fault(int signal, siginfo_t* told, void* /*context*/) {
   ::signal(signal, SIG_DFL);  // it comes again, and ends the process
 }
 
+// Who copies all of what is written in part means that part; and who copies what nobody has
+// claimed may know nothing of what is there.
+bool reads_unwritten(work_pages const& its, copy_work const& copy, char const* of) {
+  cudaMemcpy3DParms const& shape = copy.shape;
+  auto const begin = reinterpret_cast<std::uintptr_t>(shape.srcPtr.ptr) + shape.srcPos.x;
+  bool const has_rows = shape.extent.height != 1 || shape.extent.depth != 1;
+  return *of != '\0' && its.are_unwritten(begin, has_rows ? 1 : shape.extent.width);
+}
+
 // At work the device's memory is open, but for what is unwritten: work may write that. Returns
 // false for the host, whose work is none.
-bool is_for_work(device_pages& its, std::uintptr_t address, bool is_write) {
-  char const* const of = its.unwritten.name_at(address);
+bool is_for_work(device_pages& its, std::uintptr_t address, bool reads) {
+  char const* const of = its.of_work.name_at(address);
   if (of == nullptr) return true;  // another thread has opened it
   op const* const running = this_thread_unchecked().kernel;
   if (running == nullptr) return false;
   auto const* const kernel = std::get_if<kernel_work>(&running->what);
   auto const* const copy = std::get_if<copy_work>(&running->what);
-  auto const at = [](void const* of_copy) { return reinterpret_cast<std::uintptr_t>(of_copy); };
-  // Who copies all of what is written in part means that part.
-  bool const is_read = kernel != nullptr ? !is_write
-                                         : copy != nullptr && !is_write &&
-                                               its.unwritten.name_at(at(copy->shape.srcPtr.ptr));
-  if (is_read) {
-    say("escrow::sim: %s%s%s reads scratch of \"%s\" at %p that nothing has written since its "
-        "claim: it has any contents then; write it first, by pointers that kernels are given, not "
-        "by those in memory, and keep what is to stay in memory that stays claimed "
-        "(ESCROW_MEMORY=apart)\n",
+  bool const is_copied =
+      copy != nullptr && running->is_of_leases && reads_unwritten(its.of_work, *copy, of);
+  if (reads && (kernel != nullptr || is_copied)) {
+    bool const is_claimed = *of != '\0';
+    say("escrow::sim: %s%s%s reads %s%s%s at %p that nothing has written since %s: it has any "
+        "contents then; write it first%s (ESCROW_MEMORY=apart)\n",
         kernel != nullptr ? "kernel \"" : "a copy",
-        kernel != nullptr ? kernel->code->name.c_str() : "", kernel != nullptr ? "\"" : "", of,
-        reinterpret_cast<void*>(address));
+        kernel != nullptr ? kernel->code->name.c_str() : "", kernel != nullptr ? "\"" : "",
+        is_claimed ? "scratch of \"" : "memory", of, is_claimed ? "\"" : "",
+        reinterpret_cast<void*>(address),
+        is_claimed ? "its claim, or since the launch began" : "it was allocated",
+        is_claimed ? ", by pointers that kernels are given, not by those in memory, and keep what "
+                     "is to stay in memory that stays claimed"
+                   : "");
     std::abort();
   }
-  its.unwritten.open(address);
+  its.of_work.open(address, 1);
   return true;
 }
 
@@ -94,11 +104,9 @@ void on_fault(int signal, siginfo_t* told, void* context) {
   auto const address = reinterpret_cast<std::uintptr_t>(told->si_addr);
   std::unique_lock lock(its.mutex);  // not this thread's: nothing under it uses such memory
   if (its.pinned.has(address)) return use_pinned(its, address);
-  auto const after = its.all.upper_bound(address);
-  bool const is_known =
-      after != its.all.begin() && address - std::prev(after)->first < std::prev(after)->second;
+  bool const is_known = its.of_work.has(address);
   bool const goes_on =
-      is_known && its.at_work != 0 && is_for_work(its, address, was_write(context));
+      is_known && its.at_work != 0 && is_for_work(its, address, reads_memory(context));
   lock.unlock();
   if (goes_on) return;
   if (!is_known) {

@@ -28,21 +28,23 @@ struct stream_state;
 struct graph_state;
 
 // Which lease of a library under test has memory that work uses: the number of it, of all that had
-// the same memory.
+// the same memory; or what else has memory of many, by a number; 0: a launch.
 struct memory_lease {
   void const* memory = nullptr;
   std::uint64_t number = 0;
   std::uintptr_t used_end = 0;  // it uses nothing from there on; 0: not known
   std::uintptr_t end = 0;       // of its memory
   std::uint64_t last = 0;       // of a slot of captures: the number of its last lease
-  std::uintptr_t begin = 0;     // of scratch that no graph holds: of its memory
+  // What has any contents until work of the lease or launch writes it; 0: not known.
+  std::uintptr_t new_begin = 0;
+  std::uintptr_t new_end = 0;
 };
 struct memory_use {
   memory_lease lease;
   std::string of;  // for messages
 };
 
-// Scratch that is new for the first work of its lease, if memory is apart.
+// Scratch that is new for the first work of its lease, or for a launch, if memory is apart.
 struct new_scratch {
   std::uintptr_t begin = 0;
   std::size_t bytes = 0;
@@ -65,6 +67,7 @@ struct op {
   std::uint64_t turns = 0;                  // of a loop: how often its body has run
   position at = {};                         // of a launch's node: the launch's
   std::vector<new_scratch> makes_new = {};  // as it begins
+  bool is_of_leases = true;                 // what it uses, or it is of a launch
   bool done = false;
   bool began = false;
   std::chrono::nanoseconds began_at{};

@@ -97,6 +97,7 @@ void set_guards(work const& what) {
   device_at_work const reaches_its_memory;
   for (guarded_bytes const& each : k->guards) {
     std::span const bytes(each.begin, each.bytes);
+    open_if_new(bytes.data(), bytes.size());
     // Other kernels that use the memory may look at them now.
     if (!std::ranges::all_of(bytes, is_as_set)) std::ranges::fill(bytes, guard_value);
   }

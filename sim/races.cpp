@@ -121,6 +121,21 @@ void forget_known_leases(used_memory& used) {
   used.leases_max = 2 * used.leases.size() + 64;
 }
 
+// False: nobody knows that it is new, or it is too much.
+bool add_new(memory_use const& of, std::vector<new_scratch>& to) {
+  memory_lease const& its = of.lease;
+  std::size_t const bytes = its.new_end - its.new_begin;
+  auto const* const begin = reinterpret_cast<void const*>(its.new_begin);
+  if (its.new_begin == 0 || bytes > filled_max || place_of(begin).type != cudaMemoryTypeDevice)
+    return false;
+  to.push_back({its.new_begin, bytes, of.of});
+  return true;
+}
+
+bool may_make_new() {
+  return is_memory_apart() && asked_audits() != audits::off;
+}
+
 // What was in the memory of scratch before its claim has no meaning: if memory is apart, all of it
 // is new for the first work of a lease, unless more of the lease's may run beside that.
 void note_new(lease_uses& its, lease_use const& now, memory_use const& of) {
@@ -128,23 +143,19 @@ void note_new(lease_uses& its, lease_use const& now, memory_use const& of) {
   if (its.made_new == lease.number) {
     auto const first = its.first.lock();
     if (first == nullptr || first->began || now.ends_with->at.is_behind(first->at.own)) return;
-    std::erase_if(first->makes_new, [&](auto const& each) { return each.begin == lease.begin; });
+    std::erase_if(first->makes_new,
+                  [&](auto const& each) { return each.begin == lease.new_begin; });
     return;
   }
   its.made_new = lease.number;
-  std::size_t const bytes = lease.used_end - lease.begin;
-  auto const* const begin = reinterpret_cast<void const*>(lease.begin);
-  if (lease.begin == 0 || bytes > filled_max || place_of(begin).type != cudaMemoryTypeDevice)
-    return;
-  now.ends_with->makes_new.push_back({lease.begin, bytes, of.of});
-  its.first = now.ends_with;
+  if (add_new(of, now.ends_with->makes_new)) its.first = now.ends_with;
 }
 
 void note_use(char const* call, lease_use const& now, memory_use const& of) {
   used_memory& used = the().used;
   if (used.leases.size() > used.leases_max) forget_known_leases(used);
   auto& its = used.leases[of.lease.memory];
-  if (is_memory_apart() && asked_audits() != audits::off) note_new(its, now, of);
+  if (may_make_new()) note_new(its, now, of);
   position const& at = now.ends_with->at;
   std::erase_if(its.all, [&](lease_use const& other) {
     if (the().known_done.has(other.ends_with->at.own)) return true;
@@ -162,6 +173,7 @@ void note_use(char const* call, lease_use const& now, memory_use const& of) {
 }  // namespace
 
 void note_uses(char const* call, op_ptr const& o, std::vector<memory_use> const& uses) {
+  o->is_of_leases = !uses.empty();
   if (the().fault != cudaSuccess) return;
   auto const* const k = std::get_if<kernel_work>(&o->what);
   for (memory_use const& each : uses) {
@@ -171,6 +183,13 @@ void note_uses(char const* call, op_ptr const& o, std::vector<memory_use> const&
                         .what = std::holds_alternative<copy_work>(o->what) ? "a copy" : "a fill",
                         .on = o->stream->handle};
     note_use(call, now, each);
+  }
+}
+
+void make_new_for_launch(op& first, std::vector<memory_use> const& uses) {
+  if (!may_make_new()) return;
+  for (memory_use const& each : uses) {
+    if (each.lease.number == 0) add_new(each, first.makes_new);
   }
 }
 

@@ -18,6 +18,8 @@ void note_uses(char const* call, op_ptr const& o, std::vector<memory_use> const&
 // two execs may not have the same.
 void note_uses(char const* call, op_ptr const& end, exec_state const& exec,
                std::vector<memory_use> const& uses);
+// If memory is apart: what is in the arenas that a launch uses means nothing as it begins.
+void make_new_for_launch(op& first, std::vector<memory_use> const& uses);
 
 // `call` frees this. Ends the process if the calling thread destroys an owner that was retired on a
 // stream, and later work of that stream uses it, also if that is done: then only by luck. Lock

@@ -26,6 +26,13 @@ bool fails_for_lack_of_code(op_ptr const& o) {
   return true;
 }
 
+void make_all_new(op& begun) {
+  if (begun.makes_new.empty()) return;
+  device_at_work const reaches_its_memory;
+  for (auto const& each : begun.makes_new) make_new(each.begin, each.bytes, each.of);
+  begun.makes_new.clear();
+}
+
 }  // namespace
 
 bool is_abandoned(op_ptr const& o) {
@@ -39,6 +46,7 @@ bool takes_time(op_ptr const& o) {
 }
 
 void finish_at_once(op_ptr const& o) {
+  if (!is_abandoned(o)) make_all_new(*o);
   if (auto const* const f = std::get_if<free_work>(&o->what)) free_memory(f->address);
   if (auto const* const f = std::get_if<graph_free_work>(&o->what)) vanish(*f->block);
   if (auto const* const a = std::get_if<alloc_work>(&o->what); a != nullptr && !is_abandoned(o))
@@ -53,11 +61,11 @@ void finish_at_once(op_ptr const& o) {
 bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
   auto& s = the();
   if (fails_for_lack_of_code(o)) return true;
-  std::vector<new_scratch> const makes_new = std::exchange(o->makes_new, {});
   if (!o->began) {
     o->began = true;
     o->began_at = time_now();
     refuse_freed(o->what);
+    make_all_new(*o);
     set_guards(o->what);
     watch_kernels();
   }
@@ -68,7 +76,7 @@ bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
   bool done = false;
   {
     device_at_work const reaches_its_memory;
-    for (auto const& each : makes_new) make_new(each.begin, each.bytes, each.of);
+    open_what_it_writes(o->what);
     done = perform(o->what);
     look_at_guards(o->what);
   }

@@ -88,93 +88,6 @@ TEST_F(MemoryApart, TakesPointersThatNameNoMemory) {
   must(launch_add(one, lease.data() + 1, 1));
 }
 
-// State that is kept in scratch shows, as on a GPU where another claim had it meanwhile.
-TEST_F(MemoryApart, OfAClaimIsNewForItsFirstWork) {
-  constexpr std::size_t count = 64;
-  std::array<int, count> read{};
-  auto const first_of = [&](auto const& lease) {
-    must(cudaMemcpyAsync(read.data(), lease.data(), sizeof(read), cudaMemcpyDeviceToHost, one));
-    sync(one);
-    return read.front();
-  };
-  int* memory = nullptr;
-  {
-    auto const lease = scratch.claim<int>(one, count);
-    memory = lease.data();
-    must(launch_fill(one, memory, count, 7));
-    EXPECT_EQ(first_of(lease), 7);  // for the first work alone
-  }
-  {
-    auto const lease = scratch.claim<int>(one, count);
-    EXPECT_EQ(lease.data(), memory);
-    EXPECT_EQ(first_of(lease), -1);
-  }
-  auto kept = scratch.claim<int>(one, count);  // a graph holds this one
-  graph_exec exec(captured([&](cudaStream_t on) {
-    kept.record_stream(on);
-    must(launch_fill(on, kept.data(), count, 7));
-  }));
-  exec.launch(one);
-  EXPECT_EQ(first_of(kept), 7);
-}
-
-TEST_F(MemoryApart, ToldIfScratchIsReadBeforeItIsWritten) {
-  constexpr std::size_t count = 4096;
-  auto out = scratch.claim<int>(two, count);
-  auto const expect_told = [&](auto const& work) {
-    EXPECT_DEATH(
-        {
-          auto const lease = scratch.claim<int>(one, count);
-          work(lease);
-          sync(one);
-        },
-        "reads scratch of .blocks of 16384 bytes. at 0x.* that nothing has written since its "
-        "claim");
-  };
-  auto const copied = [&](auto const& lease) {
-    must(cudaMemcpyAsync(out.data(), lease.data(), 64, cudaMemcpyDeviceToDevice, one));
-  };
-  auto const added = [&](auto const& lease) {
-    must(launch_copy(one, out.data(), lease.data(), 1));
-  };
-  out.record_stream(one);
-  expect_told(copied);
-  expect_told(added);
-  for (int i = 0; i < 3; ++i) {  // also if earlier work has written there
-    auto const lease = scratch.claim<int>(one, count);
-    must(launch_fill(one, lease.data(), count, i));
-    copied(lease);
-    added(lease);
-  }
-  expect_told(added);
-}
-
-TEST_F(MemoryApart, TakesScratchThatIsWrittenInPart) {
-  constexpr std::size_t count = 1 << 16;
-  std::vector<int> read(count);
-  auto const lease = scratch.claim<int>(one, count);
-  must(launch_fill(one, lease.data(), 2048, 7));
-  must(
-      cudaMemcpyAsync(read.data(), lease.data(), count * sizeof(int), cudaMemcpyDeviceToHost, one));
-  sync(one);
-  EXPECT_EQ(read.front(), 7);
-  EXPECT_EQ(read.back(), -1);
-}
-
-TEST_F(MemoryApart, TakesScratchOfALeaseThatALaunchHasWritten) {
-  constexpr std::size_t count = 4096;
-  auto const lease = scratch.claim<int>(one, count);
-  test::capture open{one, cudaStreamCaptureModeThreadLocal};
-  must(launch_fill(one, lease.data(), count, 7));
-  must(open.end());
-  owned_exec const exec = instantiate(open.graph());
-  must(cudaGraphLaunch(exec, one));
-  int read = 0;
-  must(cudaMemcpyAsync(&read, lease.data(), sizeof(read), cudaMemcpyDeviceToHost, one));
-  sync(one);
-  EXPECT_EQ(read, 7);
-}
-
 // A staging buffer that is written for the next copy too early.
 TEST_F(MemoryApart, ToldIfTheHostWritesPinnedMemoryThatACopyHasYetToRead) {
   constexpr std::size_t count = 4096;
@@ -261,16 +174,6 @@ TEST_F(MemoryApart, OfCudasOwnCallsIsTheDevicesAlone) {
   expect_host_refused(memory);
   must(cudaFreeAsync(memory, one));
   sync(one);
-}
-
-TEST_F(MemoryApart, IsNotZeroAsItIsMade) {
-  for (std::size_t const count : {std::size_t{64}, std::size_t{512}}) {
-    auto const lease = scratch.claim<int>(one, count);
-    int read = 0;
-    must(cudaMemcpyAsync(&read, lease.data(), sizeof(read), cudaMemcpyDeviceToHost, one));
-    sync(one);
-    EXPECT_EQ(read, -1);
-  }
 }
 
 TEST_F(MemoryApart, IsOpenToKernelsOfSeveralStreams) {

@@ -28,7 +28,9 @@ struct known_address {
   kind what = kind::unknown;
   void const* slot = nullptr;  // as slot_reference::slot_address(); only compared
   use used_by = use::none;
-  std::uint64_t lease = 0;             // of a slot: counts its leases
+  // Of a slot: counts its leases. Of an arena: the number of the group_scope whose lease is there;
+  // 0: a graph's.
+  std::uint64_t lease = 0;
   bool is_in_graphs = false;           // graphs hold the slot
   bool is_of_captures = false;         // the same, and it was claimed in the capture of each
   bool is_given_up = false;            // the same, and reference_set::is_given_up()
@@ -38,7 +40,8 @@ struct known_address {
   // that of the block. 0: not known.
   std::size_t used_end = 0;
   std::size_t end = 0;
-  std::string of = {};  // the label of the pool, or of the group
+  std::size_t mapped = 0;  // of an arena: its bytes
+  std::string of = {};     // the label of the pool, or of the group
 };
 
 // Thread safety: any thread; find() calls no CUDA function.

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the instruction does that faulted.
+#pragma once
+
+namespace escrow::sim::model {
+
+// Whether it reads the memory, also if it then writes it, as `++*counter` does. `context`: of a
+// signal handler. False where nobody knows.
+[[nodiscard]] bool reads_memory(void const* context) noexcept;
+
+}  // namespace escrow::sim::model

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opens, closes and marks whole pages.
+#include "work_pages.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+#include "pages.hpp"
+
+namespace escrow::sim::model {
+
+std::uintptr_t work_pages::end_of(all::value_type const& its) {
+  return its.first + its.second.are_unwritten.size() * page_bytes();
+}
+
+work_pages::all::const_iterator work_pages::around(std::uintptr_t address) const noexcept {
+  auto const after = all_.upper_bound(address);
+  if (after == all_.begin()) return all_.end();
+  auto const found = std::prev(after);
+  return address < end_of(*found) ? found : all_.end();
+}
+
+bool work_pages::add(std::uintptr_t begin, std::size_t bytes) {
+  auto const [added, is_new] = all_.try_emplace(begin);
+  if (is_new) added->second.are_unwritten.resize(bytes / page_bytes());
+  return is_new;
+}
+
+bool work_pages::has(std::uintptr_t address) const noexcept {
+  return around(address) != all_.end();
+}
+
+void work_pages::close_unwritten(all::value_type const& of, std::size_t first, std::size_t end) {
+  auto const& are_unwritten = of.second.are_unwritten;
+  auto const at = [&](std::size_t nth) {
+    return are_unwritten.begin() + static_cast<std::ptrdiff_t>(nth);
+  };
+  while (first < end) {  // a run of pages by one call
+    bool const is_unwritten = are_unwritten[first];
+    auto const count =
+        static_cast<std::size_t>(std::find(at(first), at(end), !is_unwritten) - at(first));
+    if (is_unwritten) protect(of.first + first * page_bytes(), count * page_bytes(), PROT_NONE);
+    first += count;
+  }
+}
+
+void work_pages::set_rights(bool at_work) const noexcept {
+  for (auto const& each : all_) {
+    protect(each.first, end_of(each) - each.first, at_work ? PROT_READ | PROT_WRITE : PROT_NONE);
+    if (at_work) close_unwritten(each, 0, each.second.are_unwritten.size());
+  }
+}
+
+void work_pages::make_new(std::uintptr_t begin, std::size_t bytes, std::string const& of) {
+  auto each = all_.upper_bound(begin);
+  if (each != all_.begin()) --each;
+  for (; each != all_.end() && each->first < begin + bytes; ++each) {
+    std::uintptr_t const first = std::max(begin, each->first);
+    std::uintptr_t const end = std::min(begin + bytes, end_of(*each));
+    if (first >= end) continue;
+    make_new(*each, first, end);
+    each->second.of = {};
+    std::strncpy(each->second.of.data(), of.c_str(), each->second.of.size() - 1);
+  }
+}
+
+void work_pages::make_new(all::value_type& in, std::uintptr_t first, std::uintptr_t end) {
+  std::size_t const first_page = (first - in.first) / page_bytes();
+  std::size_t const end_page = (end - 1 - in.first) / page_bytes() + 1;
+  protect(in.first + first_page * page_bytes(), (end_page - first_page) * page_bytes(),
+          PROT_READ | PROT_WRITE);
+  for (std::size_t nth = first_page; nth < end_page; ++nth) {
+    if (in.second.are_unwritten[nth]) continue;  // it is as it was made
+    std::uintptr_t const page = in.first + nth * page_bytes();
+    std::uintptr_t const from = std::max(first, page);
+    std::uintptr_t const to = std::min(end, page + page_bytes());
+    std::memset(reinterpret_cast<void*>(from), 0xff, to - from);
+    in.second.are_unwritten[nth] = to - from == page_bytes();
+  }
+  close_unwritten(in, first_page, end_page);
+}
+
+char const* work_pages::name_at(std::uintptr_t address) const noexcept {
+  auto const found = around(address);
+  if (found == all_.end()) return nullptr;
+  bool const is_it = found->second.are_unwritten[(address - found->first) / page_bytes()];
+  return is_it ? found->second.of.data() : nullptr;
+}
+
+bool work_pages::are_unwritten(std::uintptr_t begin, std::size_t bytes) const noexcept {
+  std::uintptr_t const end = begin + bytes;
+  for (std::uintptr_t at = begin; at < end; at = (at / page_bytes() + 1) * page_bytes()) {
+    if (name_at(at) == nullptr) return false;
+  }
+  return true;
+}
+
+void work_pages::open(std::uintptr_t begin, std::size_t bytes) noexcept {
+  auto const found = around(begin);
+  if (found == all_.end() || bytes == 0) return;
+  std::size_t const first = (begin - found->first) / page_bytes();
+  std::size_t const end =
+      (std::min(begin + bytes, end_of(*found)) - 1 - found->first) / page_bytes() + 1;
+  auto& are_unwritten = const_cast<pages&>(found->second).are_unwritten;
+  for (std::size_t nth = first; nth < end; ++nth) are_unwritten[nth] = false;
+  protect(found->first + first * page_bytes(), (end - first) * page_bytes(),
+          PROT_READ | PROT_WRITE);
+}
+
+}  // namespace escrow::sim::model
