@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <array>
+#include <cstdint>
 #include <cstdlib>
 #include <optional>
 #include <vector>
@@ -168,13 +169,18 @@ TEST_F(MemoryUnwritten, TakesWhatALaunchLeavesInAKeptLease) {
   EXPECT_EQ(*cells.data(), 8);
 }
 
+void ignore_on_host(std::uintptr_t /*address*/) {}
+auto* const ignores = sim::register_kernel<&ignore_on_host>("ignores");
+
 // Parking copies what it knows nothing of.
 TEST_F(MemoryUnwritten, IsCopiedByWhoParksIt) {
   sharing_group group;
   scratch_pool grouped(with(options(4), &pool_options::group, group));
   graph_exec exec(captured([&](cudaStream_t on) {
-    auto const lease = grouped.claim<int>(on, std::size_t{1} << 20);
-    must(launch_fill(on, lease.data() + 4096, 4096, 7));
+    auto const lease = grouped.claim<int>(on, 4096);
+    auto address = reinterpret_cast<std::uintptr_t>(lease.data());
+    void* argument = &address;
+    must(cudaLaunchKernel(reinterpret_cast<void const*>(ignores), {1}, {1}, &argument, 0, on));
   }));
   for (int i = 0; i < 2; ++i) {
     static_cast<void>(group.park({.keep_contents = true}));
