@@ -36,6 +36,12 @@ group_scope* group_scope::of(group_order const& group, cudaStream_t on) noexcept
   return found;
 }
 
+bool group_scope::is_in(group_order const& group) noexcept {
+  group_scope const* found = innermost;
+  while (found != nullptr && &found->group != &group) found = found->outer_;
+  return found != nullptr;
+}
+
 group_scope* group_scope::of(std::uint64_t number) noexcept {
   group_scope* found = innermost;
   while (found != nullptr && (found->number != number || found->has_ended)) found = found->outer_;

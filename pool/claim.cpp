@@ -12,6 +12,7 @@
 #include "escrow/core/error.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/driver.hpp"
+#include "escrow/internal/environment.hpp"
 
 namespace escrow::inline v0_2 {
 
@@ -36,6 +37,7 @@ claimed_slot slot_pool::state::claim(claim_request const& asked, size_class& of)
       record_deferred(on);
       return claim_search(*this, asked, of, on).run_in(*scope);
     }
+    if (captures_nothing(asked.stream.get())) refuse_beside_arena(asked);
   }
   if (!options.streams_outlive_pool || !captures_nothing(asked.stream.get())) {
     detail::capture_dependencies after;
@@ -54,6 +56,17 @@ claimed_slot slot_pool::state::claim(claim_request const& asked, size_class& of)
   if (slot* const own = is_reused_late ? nullptr : take_own(of, on)) [[likely]]
     return leased_in_order(*own, asked, on);
   return claim_search(*this, asked, of, on).run();
+}
+
+void slot_pool::state::refuse_beside_arena(claim_request const& asked) {
+  if (!in_arena.may_be || kind_of(asked) != claim_kind::in_order) return;
+  if (environment::asked_audits() != environment::audits::on) return;
+  if (!group_scope::is_in(*options.group->order()) || ask_for_arena() == nullptr) return;
+  throw usage_error(asked.call,
+                    "inside sharing_group::run() it shares nothing: its memory would be the "
+                    "pool's own (ESCROW_AUDIT=1)",
+                    "claim from the pool, not from a claimer, for the stream that run() was "
+                    "given; or by claim_kept");
 }
 
 slot* slot_pool::state::take_idle(size_class& of, search_pass& pass, bool is_first_look) {

@@ -171,6 +171,8 @@ claimed_slot claimer_slots::claim(char const* call, source_location where,
         return slot_pool::claim_search(in, asked, *of_, on_, capture, capture_frontier(after))
             .run();
     }
+    if (in.in_arena.may_be) [[unlikely]]
+      in.refuse_beside_arena(asked);
     learn_id();
     in.record_deferred(on_);
     if (in.kind_of(asked) == claim_kind::for_host) {

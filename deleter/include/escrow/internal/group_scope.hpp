@@ -24,7 +24,9 @@ class group_scope {
 
   // This thread's in that group; null if there is none, or if it is on another stream.
   [[nodiscard]] static group_scope* of(group_order const& group, cudaStream_t on) noexcept;
-  // The same by its number, until it has ended.
+  // Whether this thread is in any of that group.
+  [[nodiscard]] static bool is_in(group_order const& group) noexcept;
+  // The same as of() by its number, until it has ended.
   [[nodiscard]] static group_scope* of(std::uint64_t number) noexcept;
 
   group_order const& group;
