@@ -37,7 +37,7 @@ claimed_slot slot_pool::state::claim(claim_request const& asked, size_class& of)
       record_deferred(on);
       return claim_search(*this, asked, of, on).run_in(*scope);
     }
-    if (captures_nothing(asked.stream.get())) refuse_beside_arena(asked);
+    refuse_beside_arena(asked);
   }
   if (!options.streams_outlive_pool || !captures_nothing(asked.stream.get())) {
     detail::capture_dependencies after;
@@ -62,6 +62,7 @@ void slot_pool::state::refuse_beside_arena(claim_request const& asked) {
   if (!in_arena.may_be || kind_of(asked) != claim_kind::in_order) return;
   if (environment::asked_audits() != environment::audits::on) return;
   if (!group_scope::is_in(*options.group->order()) || ask_for_arena() == nullptr) return;
+  if (!captures_nothing(asked.stream.get())) return;
   throw usage_error(asked.call,
                     "inside sharing_group::run() it shares nothing: its memory would be the "
                     "pool's own (ESCROW_AUDIT=1)",
