@@ -34,6 +34,7 @@ bool work_pages::has(std::uintptr_t address) const noexcept {
 }
 
 void work_pages::close_unwritten(all::value_type const& of, std::size_t first, std::size_t end) {
+  if (of.second.unwritten == 0) return;
   auto const& are_unwritten = of.second.are_unwritten;
   auto const at = [&](std::size_t nth) {
     return are_unwritten.begin() + static_cast<std::ptrdiff_t>(nth);
@@ -48,10 +49,14 @@ void work_pages::close_unwritten(all::value_type const& of, std::size_t first, s
 }
 
 void work_pages::set_rights(bool at_work) const noexcept {
-  for (auto const& each : all_) {
-    protect(each.first, end_of(each) - each.first, at_work ? PROT_READ | PROT_WRITE : PROT_NONE);
-    if (at_work) close_unwritten(each, 0, each.second.are_unwritten.size());
+  for (auto each = all_.begin(); each != all_.end();) {  // what lies side by side by one call
+    std::uintptr_t const begin = each->first;
+    std::uintptr_t end = begin;
+    for (; each != all_.end() && each->first == end; ++each) end = end_of(*each);
+    protect(begin, end - begin, at_work ? PROT_READ | PROT_WRITE : PROT_NONE);
   }
+  if (!at_work) return;
+  for (auto const& each : all_) close_unwritten(each, 0, each.second.are_unwritten.size());
 }
 
 void work_pages::make_new(std::uintptr_t begin, std::size_t bytes, std::string const& of) {
@@ -78,7 +83,9 @@ void work_pages::make_new(all::value_type& in, std::uintptr_t first, std::uintpt
     std::uintptr_t const from = std::max(first, page);
     std::uintptr_t const to = std::min(end, page + page_bytes());
     std::memset(reinterpret_cast<void*>(from), 0xff, to - from);
-    in.second.are_unwritten[nth] = to - from == page_bytes();
+    if (to - from != page_bytes()) continue;
+    in.second.are_unwritten[nth] = true;
+    ++in.second.unwritten;
   }
   close_unwritten(in, first_page, end_page);
 }
@@ -104,8 +111,11 @@ void work_pages::open(std::uintptr_t begin, std::size_t bytes) noexcept {
   std::size_t const first = (begin - found->first) / page_bytes();
   std::size_t const end =
       (std::min(begin + bytes, end_of(*found)) - 1 - found->first) / page_bytes() + 1;
-  auto& are_unwritten = const_cast<pages&>(found->second).are_unwritten;
-  for (std::size_t nth = first; nth < end; ++nth) are_unwritten[nth] = false;
+  auto& its = const_cast<pages&>(found->second);
+  for (std::size_t nth = first; nth < end; ++nth) {
+    if (its.are_unwritten[nth]) --its.unwritten;
+    its.are_unwritten[nth] = false;
+  }
   protect(found->first + first * page_bytes(), (end - first) * page_bytes(),
           PROT_READ | PROT_WRITE);
 }

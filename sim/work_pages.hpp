@@ -35,6 +35,7 @@ class work_pages {
  private:
   struct pages {
     std::vector<bool> are_unwritten;
+    std::size_t unwritten = 0;  // so many
     std::array<char, 64> of{};
   };
   using all = std::map<std::uintptr_t, pages>;
