@@ -53,7 +53,7 @@ bool memory_book::is_idle(void const* address, bool of_graph, char* text, std::s
       lease->number = its.lease;
       if (its.used_end != 0 && !its.is_in_graphs) {
         lease->new_begin = found->first;
-        lease->new_end = lease->used_end;
+        lease->new_end = lease->end;
       }
       return false;
     }

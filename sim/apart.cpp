@@ -78,7 +78,7 @@ void* new_device_memory(std::size_t bytes) noexcept {
   void* const found = ::mmap(nullptr, whole_pages(bytes), PROT_NONE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (found == MAP_FAILED) return nullptr;
-  add_device_pages(found, whole_pages(bytes), bytes);
+  add_device_pages(found, whole_pages(bytes));
   return found;
 }
 
@@ -150,7 +150,7 @@ void end_pinned_copy(work const& what) {
   note_pinned_copy(what, &pinned_pages::end_copy);
 }
 
-void add_device_pages(void* address, std::size_t bytes, std::size_t used) {
+void add_device_pages(void* address, std::size_t bytes) {
   if (!is_memory_apart()) return;
   device_pages& its = memory_pages();
   auto const begin = reinterpret_cast<std::uintptr_t>(address);
@@ -159,7 +159,7 @@ void add_device_pages(void* address, std::size_t bytes, std::size_t used) {
   bool const is_new = its.of_work.add(begin, bytes);
   protect(begin, bytes, its.at_work != 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
   // No number, and no count, that a program expects.
-  if (is_new && bytes <= filled_max) its.of_work.make_new(begin, used, {});
+  if (is_new && bytes <= filled_max) its.of_work.make_new(begin, bytes, {});
 }
 
 void remove_device_pages(void* address) noexcept {
@@ -175,22 +175,27 @@ void make_new(std::uintptr_t begin, std::size_t bytes, std::string const& of) {
   its.of_work.make_new(begin, bytes, of);
 }
 
-void open_if_new(void const* begin, std::size_t bytes) noexcept {
-  if (!is_memory_apart()) return;
+bool is_new(void const* address) noexcept {
+  if (!is_memory_apart()) return false;
   device_pages& its = memory_pages();
   std::lock_guard const lock(its.mutex);
-  its.of_work.open(reinterpret_cast<std::uintptr_t>(begin), bytes);
+  return its.of_work.name_at(reinterpret_cast<std::uintptr_t>(address)) != nullptr;
 }
 
 void open_what_it_writes(work const& what) noexcept {
+  if (!is_memory_apart()) return;
+  device_pages& its = memory_pages();
+  std::lock_guard const lock(its.mutex);
   if (auto const* const fill = std::get_if<fill_work>(&what)) {
     cudaMemsetParams const& shape = fill->shape;
-    if (shape.height == 1) open_if_new(shape.dst, shape.width * shape.elementSize);
+    if (shape.height != 1) return;
+    its.of_work.open(reinterpret_cast<std::uintptr_t>(shape.dst), shape.width * shape.elementSize);
   }
   if (auto const* const copy = std::get_if<copy_work>(&what)) {
     cudaMemcpy3DParms const& shape = copy->shape;
     if (shape.extent.height != 1 || shape.extent.depth != 1) return;
-    open_if_new(static_cast<char const*>(shape.dstPtr.ptr) + shape.dstPos.x, shape.extent.width);
+    its.of_work.open(reinterpret_cast<std::uintptr_t>(shape.dstPtr.ptr) + shape.dstPos.x,
+                     shape.extent.width);
   }
 }
 

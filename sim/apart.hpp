@@ -34,17 +34,17 @@ void delete_pinned_memory(void* address, std::size_t bytes) noexcept;
 void begin_pinned_copy(work const& what);
 void end_pinned_copy(work const& what);
 
-// Whole pages become memory of the device that work may use, whose first bytes so many are used;
-// or are that no more, which changes what may be done with them not at all.
-void add_device_pages(void* address, std::size_t bytes, std::size_t used);
+// Whole pages become memory of the device that work may use, or are that no more, which changes
+// what may be done with them not at all.
+void add_device_pages(void* address, std::size_t bytes);
 void remove_device_pages(void* address) noexcept;
 
 // All memory there is 0xff, and nobody has written it: whose it is, for a text. The device is at
 // work.
 void make_new(std::uintptr_t begin, std::size_t bytes, std::string const& of);
-// The pages there count as written.
-void open_if_new(void const* begin, std::size_t bytes) noexcept;
-// So do those that a fill or a copy of one row writes, before it does; else each is a fault.
+// Whether nothing has been written in the page.
+[[nodiscard]] bool is_new(void const* address) noexcept;
+// The pages that a fill or a copy of one row writes count as written; else each is a fault.
 void open_what_it_writes(work const& what) noexcept;
 
 // While one lives, the device works, and can reach its memory.

@@ -86,29 +86,41 @@ bool reads_too(unsigned char const* code) {
 
 }  // namespace
 
-bool reads_memory(void const* context) noexcept {
-  auto const& machine = static_cast<ucontext_t const*>(context)->uc_mcontext;
+bool writes_memory(void const* context) noexcept {
   constexpr greg_t write = 2;
-  if ((machine.gregs[REG_ERR] & write) == 0) return true;
+  return (static_cast<ucontext_t const*>(context)->uc_mcontext.gregs[REG_ERR] & write) != 0;
+}
+
+bool reads_memory(void const* context) noexcept {
+  if (!writes_memory(context)) return true;
+  auto const& machine = static_cast<ucontext_t const*>(context)->uc_mcontext;
   return reads_too(reinterpret_cast<unsigned char const*>(machine.gregs[REG_RIP]));
 }
 
 #elif defined(__aarch64__)
 
 // The processor calls an atomic addition a read, as that would fault, too.
-bool reads_memory(void const* context) noexcept {
+bool writes_memory(void const* context) noexcept {
   auto const& machine = static_cast<ucontext_t const*>(context)->uc_mcontext;
   constexpr std::uint64_t write = 1U << 6U;
   for (unsigned char const* at = machine.__reserved;;) {
     auto const* const part = reinterpret_cast<_aarch64_ctx const*>(at);
     if (part->magic == ESR_MAGIC)
-      return (reinterpret_cast<esr_context const*>(at)->esr & write) == 0;
-    if (part->magic == 0 || part->size == 0) return false;
+      return (reinterpret_cast<esr_context const*>(at)->esr & write) != 0;
+    if (part->magic == 0 || part->size == 0) return true;
     at += part->size;
   }
 }
 
+bool reads_memory(void const* context) noexcept {
+  return !writes_memory(context);
+}
+
 #else
+
+bool writes_memory(void const* /*context*/) noexcept {
+  return true;
+}
 
 bool reads_memory(void const* /*context*/) noexcept {
   return false;

@@ -7,5 +7,7 @@ namespace escrow::sim::model {
 // Whether it reads the memory, also if it then writes it, as `++*counter` does. `context`: of a
 // signal handler. False where nobody knows.
 [[nodiscard]] bool reads_memory(void const* context) noexcept;
+// Whether it writes it. True where nobody knows.
+[[nodiscard]] bool writes_memory(void const* context) noexcept;
 
 }  // namespace escrow::sim::model

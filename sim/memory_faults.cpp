@@ -84,26 +84,27 @@ bool is_for_work(device_pages& its, std::uintptr_t address, bool reads) {
 }
 
 // Kernels, copies and host functions may use what copies behind or before them do.
-void use_pinned(device_pages& its, std::uintptr_t address) {
+void use_pinned(device_pages& its, std::uintptr_t address, bool is_write) {
+  using use = pinned_pages::use;
   auto const& me = this_thread_unchecked();
-  auto const pending = its.pinned.pending_at(address);
-  bool const is_awaited = pending.reading != 0 || pending.writing != 0;
-  if (is_awaited && me.kernel == nullptr && me.in_callback == 0) {
+  use const pending = its.pinned.pending_at(address);
+  bool const is_early = pending == use::write || (pending == use::read && is_write);
+  if (is_early && me.kernel == nullptr && me.in_callback == 0) {
+    bool const is_result = pending == use::write;
     say("escrow::sim: the host %s pinned memory at %p that a copy, enqueued before, has yet to %s: "
         "wait for an event behind that copy%s (ESCROW_MEMORY=apart)\n",
-        pending.writing != 0 ? "uses" : "writes", reinterpret_cast<void*>(address),
-        pending.writing != 0 ? "write" : "read",
-        pending.writing != 0 ? "" : ", or claim_for_host() anew for each copy");
+        is_result ? "uses" : "writes", reinterpret_cast<void*>(address),
+        is_result ? "write" : "read", is_result ? "" : ", or claim_for_host() anew for each copy");
     std::abort();
   }
-  its.pinned.open(address);
+  pinned_pages::open(address);
 }
 
 void on_fault(int signal, siginfo_t* told, void* context) {
   device_pages& its = memory_pages();
   auto const address = reinterpret_cast<std::uintptr_t>(told->si_addr);
   std::unique_lock lock(its.mutex);  // not this thread's: nothing under it uses such memory
-  if (its.pinned.has(address)) return use_pinned(its, address);
+  if (its.pinned.has(address)) return use_pinned(its, address, writes_memory(context));
   bool const is_known = its.of_work.has(address);
   bool const goes_on =
       is_known && its.at_work != 0 && is_for_work(its, address, reads_memory(context));

@@ -4,6 +4,7 @@
 
 #include "apart.hpp"
 #include "operands.hpp"
+#include "pages.hpp"
 #include "state.hpp"
 
 #include <algorithm>
@@ -20,6 +21,7 @@ namespace escrow::sim::model {
 namespace {
 
 constexpr std::byte guard_value{0xa5};
+constexpr std::byte new_value{0xff};
 
 bool is_as_set(std::byte value) {
   return value == guard_value;
@@ -72,10 +74,16 @@ std::vector<guarded_bytes> guards_of(kernel_code const& code, kernel_args const&
     if (is_value || code.arg_sizes[i] != sizeof(void*)) continue;
     auto const found = end_around(args.word(i, 0));
     if (!found || found->guarded <= found->end) continue;
-    all.push_back({.begin = reinterpret_cast<std::byte*>(found->end),
-                   .bytes = std::min<std::size_t>(found->guarded - found->end, guard_bytes),
-                   .argument = i,
-                   .of = found->of});
+    std::uintptr_t const end = std::min(found->guarded, found->end + guard_bytes);
+    for (std::uintptr_t at = found->end; at < end;) {  // in each page for itself
+      std::uintptr_t const next = std::min(end, (at / page_bytes() + 1) * page_bytes());
+      all.push_back({.begin = reinterpret_cast<std::byte*>(at),
+                     .bytes = next - at,
+                     .argument = i,
+                     .of = found->of,
+                     .end = found->end});
+      at = next;
+    }
   }
   return all;
 }
@@ -91,13 +99,14 @@ void refuse_overrun(void const* begin, std::size_t bytes) {
           advice);
 }
 
-void set_guards(work const& what) {
-  auto const* const k = std::get_if<kernel_work>(&what);
+void set_guards(work& what) {
+  auto* const k = std::get_if<kernel_work>(&what);
   if (k == nullptr || k->guards.empty()) return;
   device_at_work const reaches_its_memory;
-  for (guarded_bytes const& each : k->guards) {
+  for (guarded_bytes& each : k->guards) {
+    each.are_new = is_new(each.begin);
+    if (each.are_new) continue;  // to write there would hide who reads it
     std::span const bytes(each.begin, each.bytes);
-    open_if_new(bytes.data(), bytes.size());
     // Other kernels that use the memory may look at them now.
     if (!std::ranges::all_of(bytes, is_as_set)) std::ranges::fill(bytes, guard_value);
   }
@@ -107,12 +116,16 @@ void look_at_guards(work const& what) {
   auto const* const k = std::get_if<kernel_work>(&what);
   if (k == nullptr) return;
   for (guarded_bytes const& each : k->guards) {
+    if (is_new(each.begin)) continue;
     std::span const bytes(each.begin, each.bytes);
-    auto const written = std::ranges::find_if_not(bytes, is_as_set);
+    auto const written = std::ranges::find_if_not(bytes, [&](std::byte value) {
+      return is_as_set(value) || (each.are_new && value == new_value);
+    });
     if (written == bytes.end()) continue;
     std::lock_guard const lock(the().mutex);
     give_up(name_of(*k->code, each.argument) + ": it wrote at " + text_of(&*written) + ", " +
-            std::to_string(written - bytes.begin()) + " bytes behind " + each.of + advice);
+            std::to_string(reinterpret_cast<std::uintptr_t>(&*written) - each.end) +
+            " bytes behind " + each.of + advice);
   }
 }
 

@@ -14,7 +14,7 @@ std::vector<guarded_bytes> guards_of(kernel_code const& code, kernel_args const&
 void refuse_overrun(void const* begin, std::size_t bytes);
 
 // Before a kernel runs: what is guarded gets known bytes. Lock held.
-void set_guards(work const& what);
+void set_guards(work& what);
 // After it ran: ends the process if it has written there. No lock held.
 void look_at_guards(work const& what);
 

@@ -13,32 +13,33 @@ namespace escrow::sim::model {
 // Thread safety: under the lock of the device's pages.
 class pinned_pages {
  public:
-  void add(std::uintptr_t begin, std::size_t bytes);  // whole pages
+  void add(std::uintptr_t begin, std::size_t bytes) { all_[begin] = bytes; }  // whole pages
   void remove(std::uintptr_t begin) { all_.erase(begin); }
-  // From the first to the second call the pages that are whole in there may not be written, or, if
-  // the copy writes them, not be used.
+  // From the first to the second call the pages of that may not be written, or, if the copy writes
+  // them, not be used.
   void begin_copy(std::uintptr_t begin, std::size_t bytes, bool writes);
   void end_copy(std::uintptr_t begin, std::size_t bytes, bool writes);
 
-  [[nodiscard]] bool has(std::uintptr_t address) const { return around(address) != nullptr; }
-  // Whether copies have yet to read, or to write, the page.
-  struct copies {
-    std::uint32_t reading = 0;
-    std::uint32_t writing = 0;
-  };
-  [[nodiscard]] copies pending_at(std::uintptr_t address) const;
-  // The page may be written from now on. Allocates nothing.
-  void open(std::uintptr_t address);
+  [[nodiscard]] bool has(std::uintptr_t address) const;
+  // What a copy has yet to do with that byte.
+  enum class use : std::uint8_t { none, read, write };
+  [[nodiscard]] use pending_at(std::uintptr_t address) const;
+  // All may use the page, until a copy with it begins or ends. Allocates nothing.
+  static void open(std::uintptr_t address);
 
  private:
-  using all = std::map<std::uintptr_t, std::vector<copies>>;  // of each page
-  static void set_rights(std::uintptr_t page, copies const& its);
-  [[nodiscard]] all::value_type const* around(std::uintptr_t address) const;
-  // Calls `change(address, count)` for the pages that are whole in there.
-  template <class Change>
-  void for_each(std::uintptr_t begin, std::size_t bytes, Change change);
+  struct copy {
+    std::uintptr_t begin;
+    std::uintptr_t end;
+    bool writes;
 
-  all all_;  // by their begin
+    bool operator==(copy const&) const = default;
+  };
+  [[nodiscard]] int rights_of(std::uintptr_t page) const;
+  void set_rights(copy const& of) const;  // of its pages
+
+  std::map<std::uintptr_t, std::size_t> all_;  // by their begin
+  std::vector<copy> pending_;
 };
 
 }  // namespace escrow::sim::model

@@ -6,6 +6,7 @@
 #include "apart.hpp"
 #include "memory.hpp"
 #include "operands.hpp"
+#include "pages.hpp"
 #include "state.hpp"
 #include "thread.hpp"
 
@@ -124,10 +125,13 @@ void forget_known_leases(used_memory& used) {
 // False: nobody knows that it is new, or it is too much.
 bool add_new(memory_use const& of, std::vector<new_scratch>& to) {
   memory_lease const& its = of.lease;
-  std::size_t const bytes = its.new_end - its.new_begin;
+  std::size_t bytes = its.new_end - its.new_begin;
   auto const* const begin = reinterpret_cast<void const*>(its.new_begin);
   if (its.new_begin == 0 || bytes > filled_max || place_of(begin).type != cudaMemoryTypeDevice)
     return false;
+  // What is behind an allocation in its last page is its alone.
+  bool const is_to_its_end = !is_beyond(begin, bytes) && is_beyond(begin, bytes + 1);
+  if (is_to_its_end) bytes = (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
   to.push_back({its.new_begin, bytes, of.of});
   return true;
 }

@@ -61,6 +61,8 @@ struct guarded_bytes {
   std::size_t bytes = 0;
   std::size_t argument = 0;
   std::string of;
+  std::uintptr_t end = 0;  // what they are behind
+  bool are_new = false;    // nothing had been written there as the kernel began
 };
 
 //                  of a fill or a copy, whose bytes are known    of a kernel's pointer

@@ -139,6 +139,31 @@ TEST_F(MemoryApart, ToldIfTheHostUsesPinnedMemoryThatACopyHasYetToWrite) {
   must(cudaFreeHost(memory));
 }
 
+// The host may use what lies beside that, also in the same page.
+TEST_F(MemoryApart, ToldOfEachByteOfPinnedMemory) {
+  auto const lease = scratch.claim<int>(one, 64);
+  must(launch_fill(one, lease.data(), 64, 7));
+  void* memory = nullptr;
+  must(cudaMallocHost(&memory, 64 * sizeof(int)));
+  int volatile* const pinned = static_cast<int*>(memory);
+  pinned[8] = 1;
+  hold_up(one);
+  must(cudaMemcpyAsync(static_cast<int*>(memory) + 4, lease.data(), sizeof(int),
+                       cudaMemcpyDeviceToHost, one));
+  must(cudaMemcpyAsync(lease.data(), static_cast<int*>(memory) + 8, sizeof(int),
+                       cudaMemcpyHostToDevice, one));
+  EXPECT_DEATH(static_cast<void>(pinned[4]), "the host uses pinned memory at 0x.* yet to write");
+  EXPECT_DEATH(pinned[8] = 2, "the host writes pinned memory at 0x.* yet to read");
+  EXPECT_EQ(pinned[8], 1);
+  pinned[3] = 2;
+  pinned[5] = 2;
+  flag.raise();
+  sync(one);
+  EXPECT_EQ(pinned[4], 7);
+  pinned[8] = 3;
+  must(cudaFreeHost(memory));
+}
+
 // Each on a page of its own.
 TEST_F(MemoryApart, TakesPinnedMemoryThatEarlierWorkWrites) {
   constexpr std::size_t of_page = 1024;
