@@ -203,7 +203,7 @@ cudaError_t launch(api_call& c, std::shared_ptr<exec_state> const& exec,
   auto const last = make_op(stream, empty_work{}, first->at);
   note_uses(c.name, last, *exec, uses);
   make_new_for_launch(*first, uses);
-  note_accesses(c.name, *stream, *exec->accesses);
+  note_accesses(c.name, *stream, *exec->accesses, true);
   stream->tail = last;
   exec->last_end = last;
   exec->launched = true;

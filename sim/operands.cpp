@@ -61,8 +61,10 @@ class user {
       std::size_t const bytes = k.code->arg_sizes[i];
       for (std::size_t at = 0; at + sizeof(void*) <= bytes; at += sizeof(void*)) {
         look(k.args.word(i, at), [&] {
-          return name_of(*k.code, i) +
-                 (bytes != sizeof(void*) ? ", byte " + std::to_string(at) : std::string());
+          return name_of(*k.code, i) + (bytes == sizeof(void*)
+                                            ? std::string()
+                                            : ", byte " + std::to_string(at) +
+                                                  " (null it where the kernel does not use it)");
         });
       }
       using kind = argument_kind;
@@ -93,7 +95,8 @@ class user {
     if (looks_at_freed_ && is_freed(address)) {
       refuse(operand(), address,
              "is in memory that was freed, which work still uses: keep its owner until then, by "
-             "retire() after the last work; for a graph claim it in the capture, or retain() it");
+             "retire() after the last work, or record_stream() of a stream-shared object; for a "
+             "graph claim it in the capture, or retain() it");
     }
     if (is_idle_ == nullptr) return;
     std::array<char, 320> text{};
@@ -185,6 +188,10 @@ void refuse_free(char const* call, void const* address) {
   if (is_idle(address, false, text.data(), text.size(), &its) || its.memory == nullptr) return;
   give_up(std::string(call) + " of memory of the pool \"" + text.data() +
           "\", which frees its own: end the lease, or deallocate it by its allocator");
+}
+
+bool is_library_used() noexcept {
+  return question_of_library.load(std::memory_order_acquire) != nullptr;
 }
 
 void refuse_freed(work const& what) {

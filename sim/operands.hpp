@@ -19,6 +19,8 @@ std::vector<memory_use> refuse_operands(char const* call, work const& what);
 std::vector<memory_use> refuse_operands(char const* call, graph_state const& graph);
 // The lease that has an address, if one is known.
 memory_use lease_around(void const* address);
+// Whether a library under test has had memory.
+[[nodiscard]] bool is_library_used() noexcept;
 // Ends the process if a lease has what `call` is to free. Lock held.
 void refuse_free(char const* call, void const* address);
 // The same, of memory that was freed, for work that begins or ends. Lock held.

@@ -34,7 +34,8 @@ bool stands_for(access const& now, access const& old) {
 std::string advice_for(access_kind now) {
   if (now == access_kind::frees) {
     return "free memory behind the last work that uses it: retire() its owner on that work's "
-           "stream, or retire_after() an event behind it";
+           "stream, or retire_after() an event behind it; of a stream-shared object, "
+           "record_stream() of each stream that uses it";
   }
   if (now == access_kind::may_read || now == access_kind::may_write) {
     return "record an event behind the first, and let the other stream wait for it "
@@ -57,12 +58,21 @@ std::string advice_for(access_kind now) {
           ", and nothing orders the two: " + advice_for(now.what.kind));
 }
 
+// Two runs of one kernel may add to the same; those of two launches seldom do.
+bool have_one_result(touch const& now, touch const& before) {
+  access const& its = now.what;
+  return now.is_of_launch && before.is_of_launch && its.kind == access_kind::may_write &&
+         its.kind == before.what.kind && its.code == before.what.code &&
+         its.argument == before.what.argument && its.begin == before.what.begin;
+}
+
 void look_at(char const* call, position const& at, touch const& now, used_memory::touches& others) {
   bool const of_kernels = asked_audits() == audits::all;
   std::erase_if(others, [&](touch const& other) {
     if (the().known_done.has(other.when)) return true;
     if (at.is_behind(other.when)) return stands_for(now.what, other.what);
-    if (is_conflict(now.what, other.what, of_kernels)) refuse(call, now, other);
+    bool const is_one_result = of_kernels && have_one_result(now, other);
+    if (is_one_result || is_conflict(now.what, other.what, of_kernels)) refuse(call, now, other);
     return false;
   });
 }
@@ -70,13 +80,13 @@ void look_at(char const* call, position const& at, touch const& now, used_memory
 }  // namespace
 
 void note_accesses(char const* call, stream_state const& stream,
-                   std::vector<access> const& accesses) {
+                   std::vector<access> const& accesses, bool is_of_launch) {
   if (asked_audits() == audits::off || the().may_work_share || the().fault != cudaSuccess) return;
   constexpr std::size_t short_max = used_memory::short_max;
   used_memory& used = the().used;
   for (access const& each : accesses) {
     if (!each.may_race) continue;
-    touch const now{each, stream.at.own, stream.handle};
+    touch const now{each, stream.at.own, stream.handle, is_of_launch};
     std::uintptr_t const first = each.begin - std::min<std::uintptr_t>(each.begin, short_max);
     auto at = used.short_ones.lower_bound(first);
     while (at != used.short_ones.end() && at->first < each.begin + each.bytes) {

@@ -11,7 +11,7 @@ namespace escrow::sim::model {
 
 // Bytes; of two kernels only with ESCROW_AUDIT=1.
 void note_accesses(char const* call, stream_state const& stream,
-                   std::vector<access> const& accesses);
+                   std::vector<access> const& accesses, bool is_of_launch = false);
 // Memory of leases: work of a later lease may not run beside that of an earlier one.
 void note_uses(char const* call, op_ptr const& o, std::vector<memory_use> const& uses);
 // Of a launch, which ends with this: arenas, and slots that were claimed in captures. Launches of

@@ -3,6 +3,7 @@
 #include "address_ranges.hpp"
 #include "freed.hpp"
 #include "guard.hpp"
+#include "operands.hpp"
 #include "runner_free.hpp"
 #include "state.hpp"
 
@@ -131,6 +132,11 @@ void let_forked_children_call(bool may) {
 void reset(options const& how) {
   auto& s = model::the();
   std::unique_lock lock(s.mutex);
+  if (model::is_library_used()) {
+    model::give_up(
+        "reset() after Escrow was used, which keeps events and memory: call it once, before that, "
+        "or not at all; reseed() begins another run of a program in stepped time");
+  }
   if (how.devices < 1) model::give_up("reset() needs at least one device");
   if (!model::stop_threads(lock, std::chrono::seconds(20))) {
     model::give_up(

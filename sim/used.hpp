@@ -22,6 +22,7 @@ struct touch {
   access what;
   moment when;
   cudaStream_t on = nullptr;
+  bool is_of_launch = false;
 };
 
 // Memory of a lease, or of a launch's arena or slot of captures.

@@ -52,8 +52,9 @@ TEST_F(IdleMemory, IsNoMemberOfAStruct) {
     return cudaLaunchKernel(kernel_address(kernel_id::struct_of_pointers), {1, 1, 1}, {1, 1, 1},
                             arguments.data(), 0, one);
   };
-  expect_refused([&] { static_cast<void>(launch_pair()); }, "cudaLaunchKernel",
-                 "kernel .*struct.*, argument 0, byte 16");
+  expect_refused(
+      [&] { static_cast<void>(launch_pair()); }, "cudaLaunchKernel",
+      "kernel .*struct.*, argument 0, byte 16 .null it where the kernel does not use it.");
   pair.second = cells.data();
   must(launch_pair());
 }

@@ -204,6 +204,10 @@ TEST_F(Races, OfALaunchAndWorkOrAnotherLaunch) {
               "cudaGraphLaunch: a copy on .* kernel .writes., argument 0");
   expect_fine(
       launch_writing, [] {}, launch_writing);  // CUDA orders launches of one exec
+  owned_exec const again = instantiate(made.get());
+  expect_race(
+      launch_writing, [&](cudaStream_t on) { must(cudaGraphLaunch(again, on)); },
+      "cudaGraphLaunch: kernel .writes., argument 0 on .* kernel .writes., argument 0");
 }
 
 TEST_F(Races, OfStreamsInOneLease) {

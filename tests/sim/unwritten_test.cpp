@@ -203,6 +203,11 @@ TEST_F(MemoryUnwritten, IsNotZeroAsItIsMade) {
   }
 }
 
+TEST_F(MemoryUnwritten, IsNotResetWhileInUse) {
+  static_cast<void>(scratch.claim<int>(one, 64));
+  EXPECT_DEATH(sim::reset(), "reset.. after Escrow was used.*call it once, before that");
+}
+
 TEST_F(MemoryUnwritten, ToldIfAKernelReadsNewMemory) {
   constexpr std::size_t count = 4096;
   void* memory = nullptr;
