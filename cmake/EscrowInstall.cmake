@@ -11,6 +11,7 @@ configure_package_config_file(cmake/escrow-config.cmake.in escrow-config.cmake
 write_basic_package_version_file(escrow-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES
     cmake/EscrowCuda.cmake
+    cmake/EscrowTestRuns.cmake
     ${PROJECT_BINARY_DIR}/escrow-config.cmake
     ${PROJECT_BINARY_DIR}/escrow-config-version.cmake
   DESTINATION ${package_dir})
