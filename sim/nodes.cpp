@@ -160,6 +160,17 @@ cudaError_t make_fill(cudaMemsetParams const& p, work& what) {
   return cudaSuccess;
 }
 
+// Whether pageable memory is where the direction says that memory of a device is. Whatever else it
+// says that is not so is ignored (measured).
+bool is_of_pageable(copy_work const& copy) {
+  constexpr cudaMemoryType pageable = cudaMemoryTypeUnregistered;
+  cudaMemcpyKind const kind = copy.shape.kind;
+  bool const is_from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  bool const is_to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  return (is_from_device && copy.from.type == pageable) ||
+         (is_to_device && copy.to.type == pageable);
+}
+
 cudaError_t make_work(cudaMemcpy3DParms const& p, work& what) {
   if (p.kind < cudaMemcpyHostToHost || p.kind > cudaMemcpyDefault)
     return cudaErrorInvalidMemcpyDirection;
@@ -171,7 +182,9 @@ cudaError_t make_work(cudaMemcpy3DParms const& p, work& what) {
     if (ends_beyond(p.srcPtr, p.srcPos, p.extent) || ends_beyond(p.dstPtr, p.dstPos, p.extent))
       return cudaErrorInvalidValue;
   }
-  what = copy_work{p, place_of(p.dstPtr.ptr), place_of(p.srcPtr.ptr)};
+  copy_work made{p, place_of(p.dstPtr.ptr), place_of(p.srcPtr.ptr)};
+  if (!is_empty(p.extent) && is_of_pageable(made)) return cudaErrorInvalidValue;
+  what = std::move(made);
   return cudaSuccess;
 }
 
