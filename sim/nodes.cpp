@@ -141,7 +141,7 @@ void refuse_destroyed(char const* call, cudaGraphNode_t node) {
 cudaError_t make_work(cudaKernelNodeParams const& params, work& what) {
   kernel_work made;
   auto const error = make_kernel_work(params, made);
-  what = std::move(made);
+  what = made;
   return error;
 }
 
@@ -184,7 +184,7 @@ cudaError_t make_work(cudaMemcpy3DParms const& p, work& what) {
   }
   copy_work made{p, place_of(p.dstPtr.ptr), place_of(p.srcPtr.ptr)};
   if (!is_empty(p.extent) && is_of_pageable(made)) return cudaErrorInvalidValue;
-  what = std::move(made);
+  what = made;
   return cudaSuccess;
 }
 
@@ -197,14 +197,14 @@ cudaError_t make_work(cudaHostNodeParams const& params, work& what) {
 cudaError_t make_record_work(cudaEvent_t event, work& what) {
   record_work made{find_event(event)};
   if (made.event == nullptr) return cudaErrorInvalidValue;
-  what = std::move(made);
+  what = made;
   return cudaSuccess;
 }
 
 cudaError_t make_wait_work(cudaEvent_t event, work& what) {
   wait_work made{find_event(event)};
   if (made.event == nullptr) return cudaErrorInvalidValue;
-  what = std::move(made);
+  what = made;
   return cudaSuccess;
 }
 
