@@ -66,7 +66,8 @@ bool memory_book::is_idle(void const* address, bool of_graph, char* text, std::s
     problem = its.is_given_up ? problem_if_given_up
               : of_graph
                   ? "the pool \"%s\", where it is free; claim in the capture, and release what "
-                    "hoist() returned after the last launch"
+                    "hoist() returned, or close a pool that is held_until_closed, after the last "
+                    "launch"
                   : "the pool \"%s\", where it is free; enqueue the work before its lease ends, "
                     "or it is deallocated, and keep no address longer";
   } else if (its.what == known_address::kind::unmapped) {

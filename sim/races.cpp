@@ -40,7 +40,8 @@ std::string advice_for(access_kind now) {
   if (now == access_kind::may_read || now == access_kind::may_write) {
     return "record an event behind the first, and let the other stream wait for it "
            "(cudaStreamWaitEvent), or enqueue both on one stream; a "
-           "kernel that only reads it takes a pointer to const; if both add to it, "
+           "kernel that only reads it takes a pointer to const; if both add to it, or use "
+           "different parts, "
            "sim::let_work_share(true) permits it";
   }
   return "record an event behind the first, and let the other stream wait for it "
