@@ -24,8 +24,8 @@ int main() {
   escrow::scratch_pool scratch;
   serve(scratch, stream, 1000);
   escrow::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  static_cast<void>(scratch.claim<float>(other, 1024));
   bool const is_one_block = scratch.stats().grown == 1;
-  static_cast<void>(scratch.claim<float>(other, 1024));  // may take it
   escrow::check(cudaStreamSynchronize(other), "cudaStreamSynchronize");
   escrow::check(cudaStreamDestroy(stream), "cudaStreamDestroy");
   escrow::check(cudaStreamDestroy(other), "cudaStreamDestroy");

@@ -59,7 +59,7 @@ claimed_slot slot_pool::state::claim(claim_request const& asked, size_class& of)
 }
 
 void slot_pool::state::refuse_beside_arena(claim_request const& asked) {
-  if (!in_arena.may_be || kind_of(asked) != claim_kind::in_order) return;
+  if (kind_of(asked) != claim_kind::in_order) return;
   if (environment::asked_audits() != environment::audits::on) return;
   if (!group_scope::is_in(*options.group->order()) || ask_for_arena() == nullptr) return;
   if (!captures_nothing(asked.stream.get())) return;

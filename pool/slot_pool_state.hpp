@@ -43,7 +43,8 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
     bool const is_for_host = is_host_ordered.load(std::memory_order_relaxed);
     return is_for_host ? claim_kind::for_host : asked.kind;
   }
-  // Of audits: a claim inside sharing_group::run() that gets nothing of the arena.
+  // Of audits, if there may be an arena: a claim inside sharing_group::run() that gets nothing of
+  // it.
   void refuse_beside_arena(claim_request const& asked);
   [[nodiscard]] claimed_slot leased(slot& taken, stream_use const& on, claim_request const& asked,
                                     std::uint64_t capture_id = 0) noexcept {

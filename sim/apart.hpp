@@ -29,8 +29,8 @@ void delete_device_memory(void* address, std::size_t bytes) noexcept;
 // Pinned memory, in pages of its own if memory is apart. Null if there is none. Any thread.
 [[nodiscard]] void* new_pinned_memory(std::size_t bytes) noexcept;
 void delete_pinned_memory(void* address, std::size_t bytes) noexcept;
-// Of a copy from or to pinned memory: until it has ended, the host may not write, or not use, whole
-// pages of that.
+// Of a copy from or to pinned memory: until it has ended, the host may not write, or not use, what
+// it copies.
 void begin_pinned_copy(work const& what);
 void end_pinned_copy(work const& what);
 

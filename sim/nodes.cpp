@@ -141,7 +141,7 @@ void refuse_destroyed(char const* call, cudaGraphNode_t node) {
 cudaError_t make_work(cudaKernelNodeParams const& params, work& what) {
   kernel_work made;
   auto const error = make_kernel_work(params, made);
-  what = made;
+  what = std::move(made);
   return error;
 }
 
@@ -197,14 +197,14 @@ cudaError_t make_work(cudaHostNodeParams const& params, work& what) {
 cudaError_t make_record_work(cudaEvent_t event, work& what) {
   record_work made{find_event(event)};
   if (made.event == nullptr) return cudaErrorInvalidValue;
-  what = made;
+  what = std::move(made);
   return cudaSuccess;
 }
 
 cudaError_t make_wait_work(cudaEvent_t event, work& what) {
   wait_work made{find_event(event)};
   if (made.event == nullptr) return cudaErrorInvalidValue;
-  what = made;
+  what = std::move(made);
   return cudaSuccess;
 }
 
