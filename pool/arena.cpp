@@ -32,6 +32,7 @@ arena_place* arena::claim_last(request const& asked, capture_frontier const& fro
   auto const found = graphs_.find(asked.graph);
   if (found == graphs_.end() || is_closed_) return nullptr;
   layout const& in = found->second;
+  if (in.claims < asked.first_claims) return nullptr;
   auto const ended = frontier.all().first(frontier.ended);
   auto const is_at_end = [&](cudaGraphNode_t node) {
     return std::ranges::find(ended, node) != ended.end();

@@ -119,6 +119,8 @@ struct arena_layout {
   slot_list released = {};
   std::vector<part> parts = {};  // has room for one more of each place
   std::size_t extent = 0;
+  std::size_t claims = 0;
+  std::size_t claims_end = 0;  // the largest end of these
   // What it is a copy of lies in front of this; where in the copy that runs is not known.
   std::size_t behind = 0;
   std::uint64_t last_stamp = 0;
@@ -160,7 +162,8 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
     cudaGraph_t handle;
     size_class const* of;
     source_location where = {};
-    std::size_t used = 0;  // see claim_request
+    std::size_t used = 0;          // see claim_request
+    std::size_t first_claims = 0;  // so many of a graph or scope get what none before has used
   };
   // What a claim got, no place if the arena is closed. Its work comes after `after`, the users
   // before in that graph.
@@ -270,6 +273,14 @@ class ESCROW_LOCAL arena final : public group_memory, private range_owner {
     if (place->layout->is_of_scope) its.lease = place->graph;
     its.end = place->end;
     its.used_end = place->used != 0 ? place->begin + place->used : place->end - guard_bytes();
+  }
+  [[nodiscard]] bool is_of(std::uint64_t capture, std::size_t offset) const noexcept override {
+    std::lock_guard const lock(mutex_);
+    auto const found = graphs_.find(capture);
+    return found != graphs_.end() &&
+           std::ranges::any_of(found->second.places, [offset](arena_place const& each) {
+             return each.begin <= offset && offset < each.end;
+           });
   }
   [[nodiscard]] use used_now() const;  // of used(), under the lock
 

@@ -98,7 +98,8 @@ arena::request slot_pool::claim_search::request_of(std::uint64_t graph) const no
           .handle = capture.graph,
           .of = &of,
           .where = asked.where,
-          .used = asked.used};
+          .used = asked.used,
+          .first_claims = reused_late(bytes)};
 }
 
 void slot_pool::claim_search::require_unparked(arena::claimed const& got) const {

@@ -32,6 +32,7 @@ std::size_t arena::choose(request const& asked, layout const& in, stamps const& 
   using range = std::pair<std::size_t, std::size_t>;
   std::vector<range> unknown;  // released, but not before the claim
   if (in.behind != 0) unknown.emplace_back(0, in.behind);
+  if (in.claims < asked.first_claims) unknown.emplace_back(0, in.claims_end);
   in.for_each_released([&](layout::released_range const& each) {
     if (!std::ranges::binary_search(before, each.stamp)) unknown.emplace_back(each.begin, each.end);
   });
@@ -115,6 +116,8 @@ arena_place& arena::place_at(layout& in, request const& asked, std::size_t begin
   std::size_t const reach = found->reach.load(std::memory_order_relaxed);
   found->reach.store(std::max(reach, end), std::memory_order_relaxed);
   in.extent = std::max(in.extent, end);
+  ++in.claims;
+  in.claims_end = std::max(in.claims_end, end);
   return *found;
 }
 

@@ -131,6 +131,12 @@ bool capture_reuse::is_given_up(slot const& asked) noexcept {
          asked.claimed_with_->is_given_up();
 }
 
+bool capture_reuse::is_reusable(slot const& asked) noexcept {
+  if (asked.is_leased_) return false;
+  captured_slots const* const of = find(asked.of_, asked.reusable_in_);
+  return of != nullptr && std::ranges::find(of->reusable, &asked) != of->reusable.end();
+}
+
 capture_reuse::claim_state capture_reuse::state_of(claimed_slot const& lease) const noexcept {
   std::uint64_t const id = lease.capture_id;
   if (id == 0) return {};

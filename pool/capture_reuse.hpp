@@ -56,6 +56,7 @@ class capture_reuse {
     its.is_in_graphs = !asked.held_by_.empty();
     its.is_of_captures = its.is_in_graphs && is_ordered(asked);
     its.is_given_up = is_given_up(asked);
+    its.free_in = is_reusable(asked) ? asked.reusable_in_ : 0;
   }
   // What became of the capture that a lease was claimed in, whose id is `capture`; 0: in none.
   struct claim_state {
@@ -137,6 +138,8 @@ class capture_reuse {
   [[nodiscard]] static bool is_ordered(slot const& held) noexcept;
   // No lease has it, and one graph, in whose capture it was claimed: reference_set::is_given_up().
   [[nodiscard]] static bool is_given_up(slot const& asked) noexcept;
+  // Its lease has ended in the capture that it was claimed in.
+  [[nodiscard]] static bool is_reusable(slot const& asked) noexcept;
   // Ends the lease; true if no graph holds the slot, else `is_shared`: other captures may claim it.
   [[nodiscard]] bool end_lease_now(slot& held, bool is_shared, lease_state as) noexcept;
   // Its graph holds it for claims of that capture.

@@ -21,6 +21,12 @@ slot* slot_pool::claim_search::take_captured() {
   if (in.in_arena.may_be && in.ask_for_arena() != nullptr) {
     return take_in_arena();
   }
+  if (in.is_reused_late && of.slots.existing() < reused_late(of.bytes)) [[unlikely]] {
+    if (slot* const made = make_slot()) {
+      give_to_graph(*made);
+      return made;
+    }
+  }
   slot* found = take_existing();
   if (found != nullptr) return found;
   found = grow();  // on failure there may be one to wait for

@@ -65,9 +65,7 @@ slot* slot_pool::claim_search::take() {
 }
 
 slot* slot_pool::claim_search::take_late() {
-  constexpr std::size_t slots_min = 16;
-  constexpr std::size_t bytes_most = std::size_t{16} << 20;
-  bool const is_new = of.slots.existing() < slots_min && of.bytes <= bytes_most;
+  bool const is_new = of.slots.existing() < reused_late(of.bytes);
   slot* const found = is_new ? make_slot() : of.free.take_oldest();
   if (found != nullptr) in.wait_for(*found, asked.stream, found->key_ == on.id);
   return found;

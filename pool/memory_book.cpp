@@ -14,16 +14,92 @@
 
 // Of the simulated runtime, where that is linked: work that uses idle memory ends the process.
 extern "C" [[gnu::weak, gnu::visibility("hidden")]] void escrow_simulated_asks(
-    bool (*is_idle)(void const* address, bool of_graph, char* text, std::size_t bytes,
-                    void* lease) noexcept) noexcept;
+    bool (*is_idle)(void const* question, void* lease) noexcept) noexcept;
 
 namespace escrow::inline v0_2 {
 
 namespace {
 
+// What is wrong with memory that has no lease.
+constexpr char const* problem_of_slot =
+    "the pool \"%s\", where it is free; enqueue the work before its lease ends, or it is "
+    "deallocated, and keep no address longer";
+constexpr char const* problem_in_launch =
+    "the pool \"%s\", where it is free; claim in the capture, and release what hoist() returned, "
+    "or close a pool that is held_until_closed, after the last launch";
+constexpr char const* problem_in_capture =
+    "the pool \"%s\", whose lease has ended in this capture: a later claim there gets the same "
+    "memory; end the lease behind the last work that uses it, or leave_to_graph() what stays";
+constexpr char const* problem_of_captured =
+    "the pool \"%s\", whose lease has ended in a capture, so that only its graph has it, and each "
+    "claim there in turn: keep the lease of what is used after the launch (claim_kept()), or "
+    "leave_to_graph() it";
 constexpr char const* problem_if_given_up =
     "the pool \"%s\", which all that held it for graphs have given up: use it before "
     "hoisted::release_after(), or before the graph and its graph_exec end";
+constexpr char const* problem_of_arena =
+    "the arena of the sharing group \"%s\", where no lease is: the next launch may overwrite it; "
+    "claim what stays after its capture by claim_kept()";
+constexpr char const* problem_of_arena_in_capture =
+    "the arena of the sharing group \"%s\", where no lease is: a later claim of this capture gets "
+    "the same memory; end the lease behind the last work that uses it";
+constexpr char const* problem_if_unmapped =
+    "the arena of the sharing group \"%s\", which has no memory there while it is parked; "
+    "unpark() it first";
+
+using use = simulated_question::use;
+
+// Null: the work may use it.
+char const* problem_with(known_address const& its, simulated_question const& asked) {
+  bool const has_lease = its.used_by != known_address::use::none;
+  bool const is_in_arena = its.group != nullptr;
+  if (asked.by == use::in_capture) {  // what other graphs have is for audits
+    if (has_lease || its.free_in != asked.capture) return nullptr;
+    return is_in_arena ? problem_of_arena_in_capture : problem_in_capture;
+  }
+  if (its.what == known_address::kind::unmapped) return problem_if_unmapped;
+  if (is_in_arena) return has_lease || asked.by == use::in_launch ? nullptr : problem_of_arena;
+  if (has_lease) return nullptr;
+  if (its.is_given_up) return problem_if_given_up;
+  if (its.is_in_graphs) {
+    return asked.by == use::on_stream && its.free_in != 0 ? problem_of_captured : nullptr;
+  }
+  return asked.by == use::in_launch ? problem_in_launch : problem_of_slot;
+}
+
+struct range_of_memory {
+  std::uintptr_t begin;
+  std::uintptr_t end;
+};
+
+simulated_lease lease_at(known_address const& its, simulated_question const& asked,
+                         range_of_memory const& in, void const* owner) {
+  bool const of_launch = asked.by == use::in_launch;
+  simulated_lease lease;
+  if (its.used_end != 0) {
+    lease.used_end = in.begin + its.used_end;
+    lease.end = in.begin + its.end;
+  }
+  auto const make_new_to = [&](std::uintptr_t end) {
+    lease.new_begin = in.begin;
+    lease.new_end = end;
+  };
+  if (its.group != nullptr) {
+    if (its.what == known_address::kind::unmapped || (!of_launch && its.lease == 0)) return lease;
+    lease.slot = owner;
+    lease.number = of_launch ? 0 : its.lease;
+    make_new_to(in.begin + its.mapped);
+  } else if (its.used_by != known_address::use::none) {
+    lease.slot = its.slot;
+    lease.number = its.lease;
+    if (its.used_end != 0 && !its.is_in_graphs) make_new_to(lease.end);
+  } else if (of_launch && its.is_of_captures) {
+    lease.slot = its.slot;
+    lease.last = its.lease;
+    if (its.free_in != 0) make_new_to(in.end);
+  }
+  return lease;
+}
 
 std::uintptr_t number_of(void const* address) {
   return reinterpret_cast<std::uintptr_t>(address);
@@ -31,68 +107,37 @@ std::uintptr_t number_of(void const* address) {
 
 }  // namespace
 
-bool memory_book::is_idle(void const* address, bool of_graph, char* text, std::size_t bytes,
-                          void* its_lease) noexcept {
-  auto* const lease = static_cast<simulated_lease*>(its_lease);
+bool memory_book::is_idle(void const* its_question, void* its_lease) noexcept {
+  auto const& asked = *static_cast<simulated_question const*>(its_question);
   memory_book& book = global();
-  std::uintptr_t const number = number_of(address);
+  std::uintptr_t const number = number_of(asked.address);
   std::lock_guard const lock(book.mutex_);
   auto const found = book.owned_around(number);
   if (found == nullptr) return false;
+  auto const& [begin, its_range] = *found;
   known_address its{.what = known_address::kind::slot};
-  found->second.owner->tell(its, number - found->first);
-  static_cast<void>(std::snprintf(text, bytes, "%s", found->second.label.c_str()));
-  if (its.used_end != 0) {
-    lease->used_end = found->first + its.used_end;
-    lease->end = found->first + its.end;
+  its_range.owner->tell(its, number - begin);
+  bool const is_in_capture = asked.by == use::in_capture;
+  if (is_in_capture && its_range.owner->is_of(asked.capture, number - begin)) {
+    its.free_in = asked.capture;
   }
-  char const* problem = nullptr;
-  if (its.group == nullptr) {
-    if (its.used_by != known_address::use::none) {
-      lease->slot = its.slot;
-      lease->number = its.lease;
-      if (its.used_end != 0 && !its.is_in_graphs) {
-        lease->new_begin = found->first;
-        lease->new_end = lease->end;
-      }
-      return false;
-    }
-    if (of_graph && its.is_of_captures) {
-      lease->slot = its.slot;
-      lease->last = its.lease;
-    }
-    if (its.is_in_graphs && !its.is_given_up) return false;
-    if (!found->second.owner->has(found->first)) return false;
-    problem = its.is_given_up ? problem_if_given_up
-              : of_graph
-                  ? "the pool \"%s\", where it is free; claim in the capture, and release what "
-                    "hoist() returned, or close a pool that is held_until_closed, after the last "
-                    "launch"
-                  : "the pool \"%s\", where it is free; enqueue the work before its lease ends, "
-                    "or it is deallocated, and keep no address longer";
-  } else if (its.what == known_address::kind::unmapped) {
-    problem =
-        "the arena of the sharing group \"%s\", which has no memory there while it is parked; "
-        "unpark() it first";
-  } else {
-    if (of_graph || its.lease != 0) {
-      lease->slot = found->second.owner;
-      lease->number = of_graph ? 0 : its.lease;
-      lease->new_begin = found->first;
-      lease->new_end = found->first + its.mapped;
-    }
-    if (of_graph || its.used_by != known_address::use::none) return false;
-    problem =
-        "the arena of the sharing group \"%s\", where no lease is: the next launch may "
-        "overwrite it; claim what stays after its capture by claim_kept()";
-  }
+  simulated_lease& lease = *static_cast<simulated_lease*>(its_lease);
+  lease = lease_at(its, asked, {begin, its_range.end}, its_range.owner);
+  auto const write = [&](char const* text) {
+    static_cast<void>(std::snprintf(asked.text, asked.bytes, text, its_range.label.c_str()));
+  };
+  write("%s");
+  char const* const problem = problem_with(its, asked);
+  if (problem == nullptr) return false;
+  // What its object does not have any more is somebody else's.
+  if (its.group == nullptr && !its_range.owner->has(begin)) return false;
   // Where memory begins behind other memory without a gap, it may be the end of that.
-  if (found->first == number) {
+  if (begin == number) {
     for (ranges const* const each : {&book.slots_, &book.blocks_, &book.arenas_}) {
       if (around(*each, number - 1) != each->end()) return false;
     }
   }
-  static_cast<void>(std::snprintf(text, bytes, problem, found->second.label.c_str()));
+  write(problem);
   return true;
 }
 

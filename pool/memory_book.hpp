@@ -31,6 +31,16 @@ struct simulated_lease {
   std::uintptr_t new_end = 0;
 };
 
+// What the simulated runtime asks, which declares the same members.
+struct simulated_question {
+  enum class use : std::uint8_t { on_stream, in_capture, in_launch };
+  void const* address = nullptr;
+  use by = use::on_stream;
+  std::uint64_t capture = 0;  // in_capture: its id
+  char* text = nullptr;       // room for an answer of so many bytes
+  std::size_t bytes = 0;
+};
+
 // What has a range of addresses: a slot, or an arena.
 class range_owner {
  public:
@@ -39,6 +49,11 @@ class range_owner {
   // Of a block that is an object's: whether the object still has it. While its lease changes that,
   // the answer may be either.
   [[nodiscard]] virtual bool has(std::uintptr_t /*block*/) const noexcept { return true; }
+  // Of an arena: whether that capture has claimed there, and may again.
+  [[nodiscard]] virtual bool is_of(std::uint64_t /*capture*/,
+                                   std::size_t /*offset*/) const noexcept {
+    return false;
+  }
 
  protected:
   ~range_owner() = default;
@@ -121,11 +136,11 @@ class memory_book final : public address_lookup {
  private:
   static constexpr std::size_t ended_max = 256;
 
-  // Whether it is in a slot that nobody has, or where an arena is unmapped, or, unless a graph uses
-  // it, has no lease; then writes whose that is, and what to do. For the simulated runtime.
-  // `its_lease`: a simulated_lease.
-  [[nodiscard]] static bool is_idle(void const* address, bool of_graph, char* text,
-                                    std::size_t bytes, void* its_lease) noexcept;
+  // Whether it is in a slot that nobody has, or where an arena is unmapped, or, unless a launched
+  // graph uses it, has no lease; of a capture, whether a later claim of it may get the memory. Then
+  // writes whose that is, and what to do. For the simulated runtime.
+  // `its_question`: a simulated_question; `its_lease`: a simulated_lease.
+  [[nodiscard]] static bool is_idle(void const* its_question, void* its_lease) noexcept;
   void add(ranges& to, void const* begin, std::size_t bytes, range made);
   void end(ranges& in, void const* begin) noexcept;
   [[nodiscard]] ranges::value_type const* owned_around(std::uintptr_t address) const;

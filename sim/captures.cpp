@@ -6,6 +6,7 @@
 #include "families.hpp"
 #include "graph_memory.hpp"
 #include "graphs.hpp"
+#include "operands.hpp"
 #include "recaptures.hpp"
 
 #include <algorithm>
@@ -126,6 +127,7 @@ cudaError_t forbid_all(api_call& c, int device) {
 cudaError_t capture_work(api_call& c, stream_state& stream, cudaGraphNodeType type, work what) {
   auto& capture = *stream.capturing;
   if (capture.invalidated) return cudaErrorStreamCaptureInvalidated;
+  refuse_operands(c.name, what, capture.id);
   if (capture.again) return recapture_work(c, stream, type, std::move(what));
   auto* const node =
       add_node(*capture.graph, stream.ends, stream.end_edges.data(), type, std::move(what));

@@ -39,6 +39,15 @@ struct memory_lease {
   std::uintptr_t new_begin = 0;
   std::uintptr_t new_end = 0;
 };
+// What a library under test is asked.
+struct memory_question {
+  enum class use : std::uint8_t { on_stream, in_capture, in_launch };
+  void const* address = nullptr;
+  use by = use::on_stream;
+  std::uint64_t capture = 0;  // in_capture: its id
+  char* text = nullptr;       // room for an answer of so many bytes
+  std::size_t bytes = 0;
+};
 struct memory_use {
   memory_lease lease;
   std::string of;  // for messages

@@ -21,6 +21,21 @@ namespace {
 // Set with release, once, before anything is idle.
 std::atomic<idle_memory_question> question_of_library{nullptr};
 
+using use = memory_question::use;
+
+// What the library says of an address.
+struct answer {
+  bool is_idle = false;
+  memory_lease lease = {};
+  std::array<char, 320> text = {};
+};
+
+void ask(idle_memory_question is_idle, memory_question asked, answer& got) {
+  asked.text = got.text.data();
+  asked.bytes = got.text.size();
+  got.is_idle = is_idle(&asked, &got.lease);
+}
+
 bool is_off() noexcept {
   return asked_audits() == audits::off;
 }
@@ -28,13 +43,21 @@ bool is_off() noexcept {
 // What uses memory, for one call.
 class user {
  public:
-  // `uses`: gets what leases have, and, of a graph, arenas.
-  user(char const* call, bool is_graph, std::vector<memory_use>* uses)
-      : user(call, is_graph, uses, question_of_library.load(std::memory_order_acquire),
+  // `uses`: gets what leases have, and, of a launch, arenas.
+  user(char const* call, use by, std::vector<memory_use>* uses)
+      : user(call, by, uses, question_of_library.load(std::memory_order_acquire),
              is_memory_apart()) {}
 
   // Of what began, or ended: only what was freed.
-  explicit user(char const* call) : user(call, false, nullptr, nullptr, false) {}
+  explicit user(char const* call) : user(call, use::on_stream, nullptr, nullptr, false) {}
+
+  // In a capture, whose launches look at all else.
+  user(char const* call, std::uint64_t capture)
+      : call_(call),
+        by_(use::in_capture),
+        capture_(capture),
+        is_idle_(is_off() ? nullptr : question_of_library.load(std::memory_order_acquire)),
+        looks_(is_idle_ != nullptr) {}
 
   void refuse(work const& what) const {
     if (looks_) std::visit([this](auto const& each) { look(each); }, what);
@@ -46,10 +69,10 @@ class user {
   }
 
  private:
-  user(char const* call, bool is_graph, std::vector<memory_use>* uses, idle_memory_question is_idle,
+  user(char const* call, use by, std::vector<memory_use>* uses, idle_memory_question is_idle,
        bool is_apart)
       : call_(call),
-        is_graph_(is_graph),
+        by_(by),
         uses_(uses),
         is_idle_(is_off() ? nullptr : is_idle),
         is_apart_(is_apart),
@@ -83,8 +106,11 @@ class user {
     if (f.shape.width != 0 && f.shape.height != 0)
       look(f.shape.dst, [] { return std::string("fill, destination"); });
   }
-  void look(child_work const& its) const { refuse(*its.graph); }
+  void look(child_work const& its) const {
+    if (by_ == use::in_launch) refuse(*its.graph);
+  }
   void look(conditional_work const& its) const {
+    if (by_ != use::in_launch) return;
     for (auto const& body : its.bodies) refuse(*body);
   }
   template <class Other>
@@ -99,18 +125,16 @@ class user {
              "graph claim it in the capture, or retain() it");
     }
     if (is_idle_ == nullptr) return;
-    std::array<char, 320> text{};
-    memory_lease its;
-    if (is_idle_(address, is_graph_, text.data(), text.size(), &its)) {
-      refuse(operand(), address, std::string("is of ") + text.data());
-    }
-    if (its.memory != nullptr) note(its, text.data());
+    answer got;
+    ask(is_idle_, {.address = address, .by = by_, .capture = capture_}, got);
+    if (got.is_idle) refuse(operand(), address, std::string("is of ") + got.text.data());
+    if (got.lease.memory != nullptr && uses_ != nullptr) note(got.lease, got.text.data());
   }
 
   void note(memory_lease const& its, char const* of) const {
     auto const is_it = [&its](memory_use const& known) { return known.lease.memory == its.memory; };
     bool const is_launchs = its.number == 0;
-    if ((is_launchs && !is_graph_) || std::ranges::any_of(*uses_, is_it)) return;
+    if ((is_launchs && by_ != use::in_launch) || std::ranges::any_of(*uses_, is_it)) return;
     uses_->push_back({its, of});
   }
 
@@ -138,11 +162,12 @@ class user {
   }
 
   char const* const call_;
-  bool const is_graph_;
-  std::vector<memory_use>* const uses_;
+  use const by_;
+  std::uint64_t const capture_ = 0;
+  std::vector<memory_use>* const uses_ = nullptr;
   idle_memory_question const is_idle_;  // null: not asked
-  bool const is_apart_;
-  bool const looks_at_freed_;
+  bool const is_apart_ = false;
+  bool const looks_at_freed_ = false;
   bool const looks_;
 };
 
@@ -160,33 +185,37 @@ audits asked_audits() noexcept {
 
 std::vector<memory_use> refuse_operands(char const* call, work const& what) {
   std::vector<memory_use> uses;
-  user(call, false, &uses).refuse(what);
+  user(call, use::on_stream, &uses).refuse(what);
   return uses;
 }
 
 std::vector<memory_use> refuse_operands(char const* call, graph_state const& graph) {
   std::vector<memory_use> uses;
-  user(call, true, &uses).refuse(graph);
+  user(call, use::in_launch, &uses).refuse(graph);
   return uses;
+}
+
+void refuse_operands(char const* call, work const& what, std::uint64_t capture) {
+  user(call, capture).refuse(what);
 }
 
 memory_use lease_around(void const* address) {
   auto const is_idle = question_of_library.load(std::memory_order_acquire);
   if (is_idle == nullptr || address == nullptr) return {};
-  std::array<char, 320> text{};
-  memory_lease its;
-  if (is_idle(address, false, text.data(), text.size(), &its)) return {};
-  return {its, text.data()};
+  answer got;
+  ask(is_idle, {.address = address}, got);
+  if (got.is_idle) return {};
+  return {got.lease, got.text.data()};
 }
 
 void refuse_free(char const* call, void const* address) {
   auto const is_idle = question_of_library.load(std::memory_order_acquire);
   if (is_idle == nullptr || is_off()) return;
-  std::array<char, 320> text{};
-  memory_lease its;
+  answer got;
   // What is idle may be part of a larger block, whose owner ends the pool first.
-  if (is_idle(address, false, text.data(), text.size(), &its) || its.memory == nullptr) return;
-  give_up(std::string(call) + " of memory of the pool \"" + text.data() +
+  ask(is_idle, {.address = address}, got);
+  if (got.is_idle || got.lease.memory == nullptr) return;
+  give_up(std::string(call) + " of memory of the pool \"" + got.text.data() +
           "\", which frees its own: end the lease, or deallocate it by its allocator");
 }
 

@@ -17,6 +17,9 @@ std::vector<memory_use> refuse_operands(char const* call, work const& what);
 // The same for all nodes of a graph that is launched, also in child graphs and bodies; returns
 // arenas and slots that were claimed in captures, which have no lease's number, too.
 std::vector<memory_use> refuse_operands(char const* call, graph_state const& graph);
+// The same for work that becomes a node of the capture with this id; of its leases nothing is
+// known.
+void refuse_operands(char const* call, work const& what, std::uint64_t capture);
 // The lease that has an address, if one is known.
 memory_use lease_around(void const* address);
 // Whether a library under test has had memory.
@@ -26,13 +29,13 @@ void refuse_free(char const* call, void const* address);
 // The same, of memory that was freed, for work that begins or ends. Lock held.
 void refuse_freed(work const& what);
 
-// Whether an address is in idle memory; then writes whose that is, and what to do, to a text of so
-// many bytes. `of_graph`: a launched graph uses it, to which memory may belong that no stream may
-// use. If a lease has the address, `lease`, a memory_lease, tells which, and the text its pool's
-// name; for a graph's address in an arena, or in a slot of captures, its number is 0. Calls no CUDA
-// function, and takes no lock under which its library calls one. Any thread.
-using idle_memory_question = bool (*)(void const* address, bool of_graph, char* text,
-                                      std::size_t bytes, void* lease) noexcept;
+// Whether an address is in idle memory; then writes whose that is, and what to do, to the text of
+// `question`, a memory_question. A launched graph may have memory that no stream may use; work in a
+// capture may not use what a later claim of that may get. If a lease has the address, `lease`, a
+// memory_lease, tells which, and the text its pool's name; for a graph's address in an arena, or in
+// a slot of captures, its number is 0. Calls no CUDA function, and takes no lock under which its
+// library calls one. Any thread.
+using idle_memory_question = bool (*)(void const* question, void* lease) noexcept;
 
 }  // namespace escrow::sim::model
 

@@ -193,7 +193,7 @@ TEST_F(Audit, FindsRangesOfAnArenaThatTheGraphHasNot) {
   expect_healthy(large);
   expect_healthy(small);
   graph const uses = captured([&](cudaStream_t on) {
-    use_scratch(pool, on, 1, mebibyte);
+    auto const held = pool.claim(on, mebibyte);
     must(launch_add(on, near, 1));
     must(launch_add(on, far, 1));
   });

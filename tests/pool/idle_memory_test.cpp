@@ -99,8 +99,10 @@ TEST_F(IdleMemory, IsWhatAnExecHeldThatHasEnded) {
   int* memory = nullptr;
   {
     graph_exec exec(captured([&](cudaStream_t on) {
-      memory = scratch.claim<int>(on, 64).data();
+      auto left = scratch.claim<int>(on, 64);
+      memory = left.data();
       must(launch_add(on, memory, 1));
+      left.leave_to_graph();
     }));
     hold_up(one);
     exec.launch(one);
@@ -128,7 +130,8 @@ TEST_F(IdleMemory, OfAnArenaIsForGraphsAlone) {
   scratch_pool shared(with(options(16), &pool_options::group, group));
   int* memory = nullptr;
   graph_exec exec(captured([&](cudaStream_t on) {
-    memory = shared.claim<int>(on, 64).data();
+    auto const held = shared.claim<int>(on, 64);
+    memory = held.data();
     must(launch_fill(on, memory, 64, 1));
   }));
   exec.launch(one);

@@ -145,6 +145,63 @@ TEST_F(MemoryUnwritten, ToldIfALaunchReadsScratchThatItHasNotWritten) {
   EXPECT_DEATH(ran(), text);
 }
 
+// Without a group only this graph has the memory, and each claim in its capture in turn.
+TEST_F(MemoryUnwritten, ToldIfALaunchReadsScratchOfItsOwnThatItHasNotWritten) {
+  constexpr std::size_t count = 4096;
+  auto const filled = [&](cudaStream_t on) {
+    auto lease = scratch.claim<int>(on, count);
+    must(launch_fill(on, lease.data(), count, 7));
+    return lease;
+  };
+  filled(one).release();
+  sync(one);
+  graph_exec fills(captured([&](cudaStream_t on) {
+    auto const lease = filled(on);
+    must(launch_add(on, lease.data(), 1));
+  }));
+  graph_exec keeps(captured([&](cudaStream_t on) {
+    auto left = filled(on);
+    auto const lease = scratch.claim<int>(on, count);
+    must(launch_copy(on, lease.data(), left.data(), count));
+    left.leave_to_graph();
+  }));
+  for (int i = 0; i < 3; ++i) {
+    fills.launch(one);
+    keeps.launch(one);
+  }
+  sync(one);
+  filled(one).release();
+  sync(one);
+  auto const launched = [&] {
+    graph_exec adds(captured(
+        [&](cudaStream_t on) { must(launch_add(on, scratch.claim<int>(on, count).data(), 1)); }));
+    adds.launch(one);
+    sync(one);
+  };
+  EXPECT_DEATH(launched(), "kernel .*add.* reads scratch of .* that nothing has written since");
+}
+
+// The graph has it for more than one launch.
+TEST_F(MemoryUnwritten, TakesWhatALaunchLeavesInMemoryThatIsLeftToIt) {
+  constexpr std::size_t count = 4096;
+  auto early = scratch.claim<int>(one, count);
+  must(launch_fill(one, early.data(), count, 7));
+  early.release();
+  sync(one);
+  int* kept = nullptr;
+  graph_exec adds(captured([&](cudaStream_t on) {
+    auto left = scratch.claim<int>(on, count);
+    kept = left.data();
+    left.leave_to_graph();
+    must(launch_add(on, kept, 1));
+    must(launch_copy(on, cells.data(), kept, 1));
+  }));
+  must(launch_fill(one, kept, count, 0));
+  for (int i = 0; i < 3; ++i) adds.launch(one);
+  sync(one);
+  EXPECT_EQ(*cells.data(), 3);
+}
+
 TEST_F(MemoryUnwritten, TakesWhatALaunchLeavesInAKeptLease) {
   constexpr std::size_t count = 4096;
   sharing_group group;

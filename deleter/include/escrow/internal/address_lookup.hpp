@@ -34,6 +34,7 @@ struct known_address {
   bool is_in_graphs = false;           // graphs hold the slot
   bool is_of_captures = false;         // the same, and it was claimed in the capture of each
   bool is_given_up = false;            // the same, and reference_set::is_given_up()
+  std::uint64_t free_in = 0;           // the same: a later claim of that capture may get it
   group_order const* group = nullptr;  // of an arena; only compared
   std::size_t offset = 0;              // in it, or in the slot's memory
   // Of a block that a lease has, from where `offset` counts: the end of what the lease uses, and
