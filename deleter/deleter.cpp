@@ -177,6 +177,8 @@ deleter::retirement deleter::begin_use(stream_ref stream, char const* call) {
 }
 
 void deleter::finish(retirement&& begun) {
+  if (!core_->options_.own_worker) [[unlikely]]
+    core_->note_unpolled();
   retired_object& object = *begun.object.release();
   switch (begun.how) {
     case retirement::kind::now:

@@ -124,6 +124,21 @@ void deleter_core::push_retired(retired_object& retired) noexcept {
   if (store_.push(retired)) bell.notify();
 }
 
+void deleter_core::note_unpolled() noexcept {
+  // Relaxed: a count, and whoever counts the last one tells.
+  if (is_polled_.load(std::memory_order_relaxed)) return;
+  if (unpolled_.fetch_add(1, std::memory_order_relaxed) + 1 != unpolled_told) return;
+  try {
+    throw usage_error("deleter::retire",
+                      std::to_string(unpolled_told) +
+                          " owners wait, and nothing has called poll() yet: the deleter has no "
+                          "worker (deleter_options::own_worker)",
+                      "poll() it, e.g. once in each turn of your loop, or let it have a worker");
+  } catch (std::exception const& error) {
+    report(error);
+  }
+}
+
 // A link option (-z nodelete) would reach only users of CMake.
 bool pin_module_of(void (*code)() noexcept) noexcept {
   Dl_info found{};

@@ -27,6 +27,7 @@ retirement_cover cover_of_reclaim() noexcept {
 std::size_t deleter_core::pass(bool& is_thread_relaxed) noexcept {
   pass_device_ = -1;
   pass_count_ = 0;
+  is_polled_.store(true, std::memory_order_relaxed);                 // see there
   std::uint64_t const now = epoch_.load(std::memory_order_acquire);  // acquire: see epoch_
   pass_epoch_ = now;  // for what an error handler retires
   recycle_queued();

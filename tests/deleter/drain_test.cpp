@@ -197,6 +197,29 @@ TEST_F(Poll, ReclaimsOnTheCallingThreadInRelaxedModeAndNothingElseDoes) {
   EXPECT_EQ(polled.poll(), 0U);
 }
 
+TEST(NobodyPolls, IsToldOnce) {
+  std::string told;
+  int times = 0;
+  deleter unpolled({.own_worker = false, .on_error = [&](std::exception const& error) {
+                      told = error.what();
+                      ++times;
+                    }});
+  auto const retire = [&](int count) {
+    for (int i = 0; i < count; ++i) unpolled.retire(probe(make_fate()));
+  };
+  retire(255);
+  EXPECT_EQ(times, 0);
+  retire(1000);
+  EXPECT_EQ(times, 1);
+  EXPECT_NE(told.find("nothing has called poll() yet"), std::string::npos) << told;
+  EXPECT_EQ(unpolled.poll(), 1255U);
+  deleter polled({.own_worker = false, .on_error = [&](std::exception const&) { ++times; }});
+  static_cast<void>(polled.poll());
+  for (int i = 0; i < 1000; ++i) polled.retire(probe(make_fate()));
+  EXPECT_TRUE(polled.drain_for(generous));
+  EXPECT_EQ(times, 1);
+}
+
 TEST_F(Poll, PutsTheThreadsDeviceAndModeBack) {
   thread_mode_scope const mode(cudaStreamCaptureModeThreadLocal);
   int devices = 0;

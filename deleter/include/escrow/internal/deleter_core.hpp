@@ -167,6 +167,12 @@ class deleter_core : public deleter_accounts {
   std::atomic<bool> is_left_alone_{false};  // release by ~deleter, acquire by the worker
   deleter_core* next_orphan_ = nullptr;     // link of the list of these; see worker.cpp
 
+  // Without a worker: tells once that nobody polls. Any thread.
+  void note_unpolled() noexcept;
+  static constexpr std::uint64_t unpolled_told = 256;
+  std::atomic<std::uint64_t> unpolled_{0};  // owners retired before the first pass; relaxed
+  std::atomic<bool> is_polled_{false};      // there was a pass; relaxed
+
   // Statistics: relaxed.
   std::atomic<std::uint64_t> pending_{0};
   std::atomic<std::uint64_t> pending_peak_{0};
