@@ -59,6 +59,7 @@ class booked_slot final : range_owner {
   void add(resource_base const& its, made_blocks const& made) noexcept;
   void tell(known_address& its, std::size_t offset) const noexcept override;
   [[nodiscard]] bool has(std::uintptr_t block) const noexcept override;
+  [[nodiscard]] void const* begin() const noexcept { return begin_; }  // null: of an object
 
   // Who has it, and which of its leases that is. Relaxed: values alone.
   std::atomic<known_address::use> use{known_address::use::none};

@@ -20,6 +20,7 @@
 #include "escrow/detail/reclaimable.hpp"
 #include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/deleter_core.hpp"
+#include "escrow/internal/environment.hpp"
 #include "escrow/internal/group_scope.hpp"
 #include "escrow/internal/reference_set.hpp"
 #include "escrow/pool/resource_pool.hpp"
@@ -48,8 +49,8 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   void refuse_beside_arena(claim_request const& asked);
   [[nodiscard]] claimed_slot leased(slot& taken, stream_use const& on, claim_request const& asked,
                                     std::uint64_t capture_id = 0) noexcept {
-    if (options.track_leases) [[unlikely]]
-      taken.note_ = {asked.where, std::chrono::steady_clock::now()};
+    if (is_watched) [[unlikely]]
+      note_claim(taken, asked, on, capture_id);
     track(taken);
     taken.booked_.used.store(asked.used, std::memory_order_relaxed);
     auto& number = taken.booked_.lease;
@@ -164,21 +165,24 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   [[nodiscard]] stream_use use_without_id(stream_ref stream) const;
   void end_lease(slot& used, bool may_be_shared = false) noexcept;
   void track(slot& leased) noexcept {  // again, if the lease did not end after all
-    if (options.track_leases) [[unlikely]] {
-      std::lock_guard const lock(leases_mutex);
-      leases.add(leased);
-    }
+    if (is_watched) [[unlikely]]
+      list_lease(leased);
     leased.booked_.use.store(known_address::use::lease, std::memory_order_relaxed);
   }
   void untrack(slot& ended) noexcept {
-    if (options.track_leases) [[unlikely]] {
-      std::lock_guard const lock(leases_mutex);
-      leases.remove(ended);
-    }
+    if (is_watched) [[unlikely]]
+      unlist_lease(ended);
     ended.booked_.use.store(known_address::use::none, std::memory_order_relaxed);
     if (ended.surplus_ != 0) [[unlikely]]
       bound.remove_surplus(std::exchange(ended.surplus_, 0));
   }
+  // watched_leases.cpp
+  void note_claim(slot& taken, claim_request const& asked, stream_use const& on,
+                  std::uint64_t capture_id) noexcept;
+  void list_lease(slot& leased) noexcept;
+  void unlist_lease(slot& ended) noexcept;
+  // The lease is used on another stream, or given to a launch.
+  void note_use(slot const& used, environment::lease_event what) const noexcept;
   void go_home(slot& idle) noexcept {
     // In no stream's list, where it would stand behind busy ones.
     if (idle.is_done_) idle.key_ = free_lists::idle;
@@ -270,6 +274,7 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   bool const is_only_device;  // no stream can be of another device
   // ESCROW_REUSE=late, for tests: what is used after its lease stays free longer, and is told.
   bool const is_reused_late;
+  bool const is_watched;  // pool_options::track_leases, or the simulated runtime asks for leases
   // All claims are for the host, which writes the resources, or may: until a block tells. Relaxed:
   // values alone, and a claim that does not see the last one only waits.
   std::atomic<bool> is_host_ordered;

@@ -120,6 +120,7 @@ void slot_pool::state::use_in_capture(char const* call, claimed_slot const& leas
 void slot_pool::record_stream(claimed_slot const& lease, stream_ref stream, char const* call) {
   slot& used = require_slot(call, lease);
   state& in = *used.pool_.state_;
+  in.note_use(used, environment::lease_event::told);
   capture_info const capture = usable_capture_of(call, stream);
   auto const claim = in.reuse.state_of(lease);
   if (capture.is_active() && !claim.is_held_in(capture.id)) {
@@ -155,6 +156,7 @@ void slot_pool::before_launch(claimed_slot const& lease, stream_ref stream, char
   // Also on a known stream: it may capture since, into a graph that does not hold the slot.
   capture_info const capture = usable_capture_of(call, stream);
   state& in = *used.pool_.state_;
+  in.note_use(used, environment::lease_event::given);
   if (capture.is_active() && !in.reuse.state_of(lease).is_held_in(capture.id)) {
     return in.use_in_capture(call, lease, capture);
   }

@@ -121,20 +121,28 @@ void delete_pinned_memory(void* address, std::size_t bytes) noexcept {
 
 namespace {
 
-using note_of_copy = void (pinned_pages::*)(std::uintptr_t begin, std::size_t bytes, bool writes);
+using note_of_use = void (pinned_pages::*)(pinned_pages::pending const& its);
 
-void note_pinned_copy(work const& what, note_of_copy note) {
+void note_pinned_use(work const& what, note_of_use note) {
+  if (!is_memory_apart()) return;
+  device_pages& its = memory_pages();
+  std::unique_lock lock(its.mutex, std::defer_lock);
+  if (auto const* const kernel = std::get_if<kernel_work>(&what)) {
+    if (kernel->pinned.empty()) return;
+    lock.lock();
+    for (pinned_use const& each : kernel->pinned)
+      (its.pinned.*note)({each.begin, each.begin + each.bytes, each.writes, true});
+  }
   auto const* const copy = std::get_if<copy_work>(&what);
-  if (copy == nullptr || !is_memory_apart()) return;
+  if (copy == nullptr) return;
   cudaMemcpy3DParms const& shape = copy->shape;
   if (shape.extent.height != 1 || shape.extent.depth != 1) return;
-  device_pages& its = memory_pages();
-  std::lock_guard const lock(its.mutex);
+  lock.lock();
   auto const note_if = [&](memory_place const& place, cudaPitchedPtr const& at, cudaPos const& from,
                            bool writes) {
     if (place.type != cudaMemoryTypeHost || at.ptr == nullptr) return;
-    (its.pinned.*note)(reinterpret_cast<std::uintptr_t>(at.ptr) + from.x, shape.extent.width,
-                       writes);
+    auto const begin = reinterpret_cast<std::uintptr_t>(at.ptr) + from.x;
+    (its.pinned.*note)({begin, begin + shape.extent.width, writes, false});
   };
   note_if(copy->from, shape.srcPtr, shape.srcPos, false);
   note_if(copy->to, shape.dstPtr, shape.dstPos, true);
@@ -142,12 +150,18 @@ void note_pinned_copy(work const& what, note_of_copy note) {
 
 }  // namespace
 
-void begin_pinned_copy(work const& what) {
-  note_pinned_copy(what, &pinned_pages::begin_copy);
+void begin_pinned_use(work const& what) {
+  note_pinned_use(what, &pinned_pages::begin);
 }
 
-void end_pinned_copy(work const& what) {
-  note_pinned_copy(what, &pinned_pages::end_copy);
+void end_pinned_use(work const& what) {
+  note_pinned_use(what, &pinned_pages::end);
+}
+
+void set_idle(void const* memory, std::size_t bytes, bool is_idle) noexcept {
+  device_pages& its = memory_pages();
+  std::lock_guard const lock(its.mutex);
+  its.pinned.set_idle(reinterpret_cast<std::uintptr_t>(memory), bytes, is_idle);
 }
 
 void add_device_pages(void* address, std::size_t bytes) {

@@ -29,10 +29,12 @@ void delete_device_memory(void* address, std::size_t bytes) noexcept;
 // Pinned memory, in pages of its own if memory is apart. Null if there is none. Any thread.
 [[nodiscard]] void* new_pinned_memory(std::size_t bytes) noexcept;
 void delete_pinned_memory(void* address, std::size_t bytes) noexcept;
-// Of a copy from or to pinned memory: until it has ended, the host may not write, or not use, what
-// it copies.
-void begin_pinned_copy(work const& what);
-void end_pinned_copy(work const& what);
+// Of a copy from or to pinned memory, or a kernel that is known to use such: until it has ended,
+// the host may not write, or not use, what that reads or writes.
+void begin_pinned_use(work const& what);
+void end_pinned_use(work const& what);
+// The host may not use pinned memory that is free in its pool.
+void set_idle(void const* memory, std::size_t bytes, bool is_idle) noexcept;
 
 // Whole pages become memory of the device that work may use, or are that no more, which changes
 // what may be done with them not at all.

@@ -3,6 +3,7 @@
 #include "launch.hpp"
 
 #include "accesses.hpp"
+#include "claims.hpp"
 #include "conditionals.hpp"
 #include "edges.hpp"
 #include "graph_memory.hpp"
@@ -200,6 +201,7 @@ cudaError_t launch(api_call& c, std::shared_ptr<exec_state> const& exec,
   link_behind(exec->last_end, first);
   come_behind_events(*exec->graph, *stream);
   take_place(first);
+  make_claimed_new(first);
   auto const last = make_op(stream, empty_work{}, first->at);
   note_uses(c.name, last, *exec, uses);
   make_new_for_launch(*first, uses);

@@ -83,18 +83,29 @@ bool is_for_work(device_pages& its, std::uintptr_t address, bool reads) {
   return true;
 }
 
-// Kernels, copies and host functions may use what copies behind or before them do.
+// Kernels, copies and host functions may use what work behind or before them does.
 void use_pinned(device_pages& its, std::uintptr_t address, bool is_write) {
-  using use = pinned_pages::use;
   auto const& me = this_thread_unchecked();
-  use const pending = its.pinned.pending_at(address);
-  bool const is_early = pending == use::write || (pending == use::read && is_write);
-  if (is_early && me.kernel == nullptr && me.in_callback == 0) {
-    bool const is_result = pending == use::write;
-    say("escrow::sim: the host %s pinned memory at %p that a copy, enqueued before, has yet to %s: "
-        "wait for an event behind that copy%s (ESCROW_MEMORY=apart)\n",
+  bool const is_hosts = me.kernel == nullptr && me.in_callback == 0;
+  auto const* const pending = its.pinned.pending_at(address);
+  if (is_hosts && pending != nullptr && (pending->writes || is_write)) {
+    bool const is_result = pending->writes;
+    say("escrow::sim: the host %s pinned memory at %p that %s, enqueued before, has yet to %s: "
+        "wait for an event behind it%s%s (ESCROW_MEMORY=apart)\n",
         is_result ? "uses" : "writes", reinterpret_cast<void*>(address),
-        is_result ? "write" : "read", is_result ? "" : ", or claim_for_host() anew for each copy");
+        pending->is_kernels ? "a kernel" : "a copy", is_result ? "write" : "read",
+        is_result ? "" : ", or claim_for_host() anew for each",
+        !pending->is_kernels ? ""
+        : is_result ? "; a kernel that only reads it takes a pointer to const; for a flag, "
+                      "sim::let_work_share(true)"
+                    : "; for a flag, sim::let_work_share(true)");
+    std::abort();
+  }
+  if (is_hosts && its.pinned.is_idle(address)) {
+    say("escrow::sim: the host uses pinned memory at %p that is free in its pool: its lease has "
+        "ended, and the next one gets it; keep the lease as long as the host uses what it has "
+        "(ESCROW_MEMORY=apart)\n",
+        reinterpret_cast<void*>(address));
     std::abort();
   }
   pinned_pages::open(address);

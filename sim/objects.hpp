@@ -159,6 +159,8 @@ struct stream_state {
   // cudaStreamGetCaptureInfo.
   frontier ends;
   std::vector<cudaGraphEdgeData> end_edges;
+  // Memory of leases that were claimed for it, and are new for its next work: see claims.hpp.
+  std::vector<void const*> claimed;
   // While its capture begins or ends, calls of other threads with the stream end the process.
   std::shared_ptr<sole_use> capture_change = std::make_shared<sole_use>();
 

@@ -38,7 +38,7 @@ op_ptr make_op(std::shared_ptr<stream_state> const& stream, work what, position 
   o->at = std::move(at);
   o->stream = stream;
   o->what = std::move(what);
-  begin_pinned_copy(o->what);
+  begin_pinned_use(o->what);
   ++stream->pending;
   ++the().pending_ops;
   return o;
@@ -109,7 +109,7 @@ void complete(op_ptr const& o) {
   auto& s = the();
   o->done = true;
   o->done_at = time_now();
-  end_pinned_copy(o->what);
+  end_pinned_use(o->what);
   o->what = empty_work{};
   --s.pending_ops;
   leave_stream(o);

@@ -201,6 +201,11 @@ void note_uses(char const* call, op_ptr const& o, std::vector<memory_use> const&
   }
 }
 
+void note_claimed(op_ptr const& next, memory_use const& of) {
+  auto& its = the().used.leases[of.lease.memory];
+  if (may_make_new() && its.made_new != of.lease.number) note_new(its, {.ends_with = next}, of);
+}
+
 void make_new_for_launch(op& first, std::vector<memory_use> const& uses) {
   if (!may_make_new()) return;
   for (memory_use const& each : uses) {

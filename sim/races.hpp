@@ -18,6 +18,9 @@ void note_uses(char const* call, op_ptr const& o, std::vector<memory_use> const&
 // two execs may not have the same.
 void note_uses(char const* call, op_ptr const& end, exec_state const& exec,
                std::vector<memory_use> const& uses);
+// A lease that was claimed before `next`, the next work on the stream: if memory is apart, it is
+// new as that begins, unless work has used it.
+void note_claimed(op_ptr const& next, memory_use const& of);
 // If memory is apart: what is in the arenas that a launch uses means nothing as it begins.
 void make_new_for_launch(op& first, std::vector<memory_use> const& uses);
 

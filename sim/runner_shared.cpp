@@ -61,6 +61,8 @@ void finish_at_once(op_ptr const& o) {
 bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
   auto& s = the();
   if (fails_for_lack_of_code(o)) return true;
+  auto& me = this_thread_unchecked();
+  auto* const outer = std::exchange(me.kernel, o.get());
   if (!o->began) {
     o->began = true;
     o->began_at = time_now();
@@ -71,8 +73,6 @@ bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
   }
   ++s.running;
   lock.unlock();
-  auto& me = this_thread_unchecked();
-  auto* const outer = std::exchange(me.kernel, o.get());
   bool done = false;
   {
     device_at_work const reaches_its_memory;

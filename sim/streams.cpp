@@ -4,6 +4,7 @@
 
 #include "accesses.hpp"
 #include "captures.hpp"
+#include "claims.hpp"
 #include "ends.hpp"
 #include "operands.hpp"
 #include "ops.hpp"
@@ -125,6 +126,7 @@ void wait_for_frees(api_call& c, cudaStream_t handle) {
 cudaError_t enqueue(api_call& c, cudaStream_t handle, cudaGraphNodeType type, work what) {
   std::shared_ptr<stream_state> stream;
   if (auto const error = get_stream(c, handle, stream); error != cudaSuccess) return error;
+  take_given(c.me, what);
   if (stream->capturing != nullptr) return capture_work(c, *stream, type, std::move(what));
   if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
   auto const uses = refuse_operands(c.name, what);
@@ -134,6 +136,7 @@ cudaError_t enqueue(api_call& c, cudaStream_t handle, cudaGraphNodeType type, wo
   bool const blocks = blocks_caller(what);
   op_ptr const enqueued = append(stream, std::move(what));
   note_uses(c.name, enqueued, uses);
+  make_claimed_new(enqueued);
   note_accesses(c.name, *stream, accesses);
   release(enqueued);
   if (blocks) block_on(c.lock, {enqueued}, c.name);
@@ -151,7 +154,9 @@ cudaError_t record(api_call& c, std::shared_ptr<event_state> const& event,
   if (capture == nullptr) {
     if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
     event->captured_in = nullptr;
-    event->last = submit(stream, empty_work{});
+    event->last = append(stream, empty_work{});
+    make_claimed_new(event->last);  // what waits for the event uses it later
+    release(event->last);
     return cudaSuccess;
   }
   if (capture->invalidated) return cudaErrorStreamCaptureInvalidated;

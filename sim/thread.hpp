@@ -26,6 +26,8 @@ struct thread_record {
   // In a function of the driver that does what one of the runtime does.
   bool asks_driver = false;
   std::uint64_t eager_work = 0;  // how much it has put on streams that did not capture
+  // Pinned memory of leases that its next launch of a kernel is given.
+  std::vector<pinned_use> given;
   // The operation whose kernel body this thread is running.
   op* kernel = nullptr;
   // Behind this the owner was retired that this thread destroys; number 0: it destroys none.

@@ -85,6 +85,13 @@ struct access {
   bool may_race = true;
 };
 
+// Pinned memory that a kernel uses: a lease that its launch was given.
+struct pinned_use {
+  std::uintptr_t begin = 0;
+  std::size_t bytes = 0;
+  bool writes = false;
+};
+
 struct empty_work {};
 
 struct kernel_work {
@@ -93,6 +100,7 @@ struct kernel_work {
   int device = 0;
   kernel_args args;
   std::vector<guarded_bytes> guards = {};
+  std::vector<pinned_use> pinned = {};
   cudaKernelNodeParams shape{};
   // What cudaGraphKernelNodeGetParams hands out.
   std::vector<void*> pointers;

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -26,6 +27,14 @@ enum class audits : std::uint8_t { by_default, off, on };
 // To the simulated runtime: the calling thread destroys what was retired behind that event; null:
 // it destroys nothing.
 void simulated_destroys(cudaEvent_t ready) noexcept;
+// The same: what becomes of a lease of this memory.
+//     claimed   for that stream, which does not capture
+//     told      of another stream, or claimed in a capture
+//     given     to a launch as an argument: the calling thread's next
+//     ended     and no graph has it
+enum class lease_event : std::uint8_t { claimed, told, given, ended };
+void simulated_lease(lease_event what, void const* memory, std::size_t bytes,
+                     cudaStream_t stream) noexcept;
 // The same: for a message, the call that has invalidated a capture last; else what tells it.
 [[nodiscard]] std::string last_invalidation();
 

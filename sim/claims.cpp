@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Claims and ends of leases.
+#include "claims.hpp"
+
+#include "apart.hpp"
+#include "memory.hpp"
+#include "operands.hpp"
+#include "races.hpp"
+#include "state.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+namespace escrow::sim::model {
+namespace {
+
+enum class lease_event : int { claimed, told, given, ended };
+
+bool is_pinned(void const* memory) {
+  return place_of(memory).type == cudaMemoryTypeHost;
+}
+
+void forget_claim(void const* memory) {
+  for (auto const& device : the().devices) {
+    for (auto const& [id, stream] : device.streams) std::erase(stream->claimed, memory);
+  }
+}
+
+// A kernel that takes a pointer to const only reads.
+bool writes(kernel_work const& k, std::size_t argument) {
+  return k.code->kind_of(argument) != argument_kind::pointer_to_const;
+}
+
+}  // namespace
+
+void make_claimed_new(op_ptr const& next) {
+  for (void const* const memory : std::exchange(next->stream->claimed, {})) {
+    memory_use const its = lease_around(memory);
+    if (its.lease.memory != nullptr && its.lease.number != 0) note_claimed(next, its);
+  }
+}
+
+void take_given(thread_record& me, work& what) {
+  auto* const k = std::get_if<kernel_work>(&what);
+  if (k == nullptr || me.given.empty()) return;
+  for (pinned_use each : std::exchange(me.given, {})) {
+    bool is_used = false;
+    for (std::size_t i = 0; i < k->code->arg_sizes.size(); ++i) {
+      if (k->code->arg_sizes[i] != sizeof(void*)) continue;
+      if (reinterpret_cast<std::uintptr_t>(k->args.word(i, 0)) != each.begin) continue;
+      is_used = true;
+      each.writes |= writes(*k, i);
+    }
+    if (is_used && !the().may_work_share) k->pinned.push_back(each);
+  }
+}
+
+}  // namespace escrow::sim::model
+
+void escrow_simulated_lease(int what, void const* memory, unsigned long long bytes,
+                            cudaStream_t stream) noexcept {
+  using namespace escrow::sim::model;
+  if (!is_memory_apart() || asked_audits() == audits::off) return;
+  auto const event = static_cast<lease_event>(what);
+  std::lock_guard const lock(the().mutex);
+  bool const is_host = is_pinned(memory);
+  if (event == lease_event::given) {
+    auto& given = this_thread().given;
+    if (is_host)
+      given.push_back({.begin = reinterpret_cast<std::uintptr_t>(memory), .bytes = bytes});
+    return;
+  }
+  if (is_host) return set_idle(memory, bytes, event == lease_event::ended);
+  forget_claim(memory);
+  auto const its = event == lease_event::claimed ? the().streams.find(stream) : nullptr;
+  if (its != nullptr) its->claimed.push_back(memory);
+}

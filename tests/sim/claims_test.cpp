@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the simulator knows of leases with ESCROW_MEMORY=apart: from their claim on, and to their
+// end.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <escrow/nodes/launch.hpp>
+#include <escrow/sim.hpp>
+
+#include "pool_world.hpp"
+
+namespace escrow::test {
+namespace {
+
+[[maybe_unused]] int const is_asked = ::setenv("ESCROW_MEMORY", "apart", 1);  // before main()
+
+void fill_each_on_host(int* const* all, std::size_t count, int value) {
+  for (std::size_t i = 0; i < count; ++i) all[i][0] = value;
+}
+auto* const fill_each = sim::register_kernel<&fill_each_on_host>("fill_each");
+void add_on_host(int* to, int what) {
+  *to += what;
+}
+auto* const add = sim::register_kernel<&add_on_host>("add");
+void take_on_host(int const* /*from*/) {}
+auto* const take = sim::register_kernel<&take_on_host>("take");
+
+class MemoryOfLeases : public pool_world {
+ protected:
+  static constexpr std::size_t count = 64;
+  // A process of its own, since this one has threads.
+  MemoryOfLeases() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+
+  // A kernel that gets to scratch by pointers in memory, as batched ones do, writes it first.
+  void run_batch(cudaStream_t on, int value) {
+    auto each = scratch.claim<int>(on, count);
+    auto table = staging.claim<int*>(on, 1);
+    table.data()[0] = each.data();
+    launch(on, fill_each, {}, table, std::size_t{1}, value);
+    launch(on, add, {}, each, 1);
+    launch(on, add, {}, each, 1);
+    must(launch_copy(on, cells.data(), each.data(), 1));
+  }
+
+  scratch_pool scratch{options(16)};
+  scratch_pool staging{options(16), {.source = memory_source::pinned_host()}};
+};
+
+TEST_F(MemoryOfLeases, IsNewForTheNextWorkOnTheStream) {
+  for (int i = 1; i <= 4; ++i) {  // also where the block is used again
+    run_batch(one, i);
+    sync(one);
+    EXPECT_EQ(*cells.data(), i + 2);
+  }
+  for (int i = 1; i <= 4; ++i) run_batch(one, i);
+  sync(one);
+  EXPECT_EQ(*cells.data(), 6);
+  auto const reads_first = [&] {
+    auto lease = scratch.claim<int>(one, count);
+    must(launch_add(one, cells.data(), 1));  // not in it
+    launch(one, add, {}, lease, 1);
+    sync(one);
+  };
+  EXPECT_DEATH(reads_first(), "kernel .add. reads scratch of .* that nothing has written since");
+}
+
+TEST_F(MemoryOfLeases, IsNewForTheNextWorkInARun) {
+  sharing_group group;
+  scratch_pool shared(with(options(4), &pool_options::group, group));
+  for (int i = 1; i <= 3; ++i) {
+    group.run(one, [&](stream_ref on) {
+      auto each = shared.claim<int>(on, count);
+      auto table = staging.claim<int*>(on, 1);
+      table.data()[0] = each.data();
+      launch(on, fill_each, {}, table, std::size_t{1}, i);
+      launch(on, add, {}, each, 1);
+      must(launch_copy(on.get(), cells.data(), each.data(), 1));
+    });
+  }
+  sync(one);
+  EXPECT_EQ(*cells.data(), 4);
+}
+
+// What waits for an event of the claiming stream may write it before that stream works on.
+TEST_F(MemoryOfLeases, StaysAsAnotherStreamWritesItBehindAnEvent) {
+  run_batch(one, 1);  // the block has contents
+  sync(one);
+  auto lease = scratch.claim<int>(one, count);
+  auto table = staging.claim<int*>(one, 1);
+  table.data()[0] = lease.data();
+  event claimed;
+  claimed.ref().record(one);
+  claimed.ref().wait(two);
+  lease.record_stream(two);
+  table.record_stream(two);
+  launch(two, fill_each, {}, table, std::size_t{1}, 5);
+  event filled;
+  filled.ref().record(two);
+  filled.ref().wait(one);
+  must(launch_add(one, cells.data(), 0));
+  must(launch_copy(one, cells.data(), lease.data(), 1));
+  sync(one);
+  EXPECT_EQ(*cells.data(), 5);
+}
+
+TEST_F(MemoryOfLeases, ThatIsPinnedIsNotTheHostsBehindTheirEnd) {
+  int volatile* memory = nullptr;
+  {
+    auto const lease = staging.claim<int>(one, count);
+    memory = lease.data();
+    *memory = 1;
+    must(cudaMemcpyAsync(cells.data(), lease.data(), sizeof(int), cudaMemcpyDefault, one));
+  }
+  sync(one);
+  auto constexpr text =
+      "the host uses pinned memory at 0x.* that is free in its pool: .* keep the lease";
+  EXPECT_DEATH(*memory = 2, text);
+  EXPECT_DEATH(static_cast<void>(*memory), text);
+  auto const again = staging.claim<int>(one, count);
+  ASSERT_EQ(again.data(), memory);
+  EXPECT_EQ(*memory, 1);
+  *memory = 2;
+  must(cudaMemcpyAsync(cells.data(), again.data(), sizeof(int), cudaMemcpyDefault, one));
+  sync(one);
+  EXPECT_EQ(*cells.data(), 2);
+}
+
+// The copies of a graph read what its host writes before each launch.
+TEST_F(MemoryOfLeases, ThatIsPinnedIsTheHostsWhileAGraphHasIt) {
+  int* memory = nullptr;
+  graph_exec exec(captured([&](cudaStream_t on) {
+    auto const lease = staging.claim<int>(on, count);
+    memory = lease.data();
+    must(cudaMemcpyAsync(cells.data(), memory, sizeof(int), cudaMemcpyDefault, on));
+  }));
+  for (int i = 1; i <= 3; ++i) {
+    *memory = i;
+    exec.launch(one);
+    sync(one);
+    EXPECT_EQ(*cells.data(), i);
+  }
+}
+
+TEST_F(MemoryOfLeases, ThatIsPinnedIsNotTheHostsBesideAKernelThatIsGivenIt) {
+  auto lease = staging.claim<int>(one, count);
+  int volatile* const memory = lease.data();
+  auto const expect_told = [&](char const* text) { EXPECT_DEATH(memory[count - 1] = 2, text); };
+  *memory = 1;
+  hold_up(one);
+  launch(one, take, {}, lease);
+  EXPECT_EQ(*memory, 1);
+  expect_told("the host writes pinned memory at 0x.* that a kernel, .* has yet to read: wait");
+  launch(one, add, {}, lease, 1);
+  expect_told("the host uses pinned memory at 0x.* that a kernel, .* has yet to write: wait");
+  flag.raise();
+  sync(one);
+  EXPECT_EQ(*memory, 2);
+  graph_exec exec(captured([&](cudaStream_t on) { launch(on, add, {}, lease, 1); }));
+  flag.lower();
+  hold_up(one);
+  exec.launch(one);
+  expect_told("the host uses pinned memory at 0x.* that a kernel, .* has yet to write: wait");
+  flag.raise();
+  sync(one);
+  EXPECT_EQ(*memory, 3);
+}
+
+TEST_F(MemoryOfLeases, ThatIsPinnedMayBeAFlag) {
+  sim::let_work_share(true);
+  auto lease = staging.claim<int>(one, count);
+  int volatile* const memory = lease.data();
+  *memory = 0;
+  hold_up(one);
+  launch(one, add, {}, lease, 1);
+  EXPECT_EQ(*memory, 0);
+  flag.raise();
+  EXPECT_TRUE(wait_until([&] { return *memory == 1; }));
+  sync(one);
+  sim::let_work_share(false);
+}
+
+// Who gets a part of it at an address knows where that ends.
+TEST_F(MemoryOfLeases, ThatIsPinnedIsTheHostsBesideAKernelThatGetsAnAddress) {
+  auto const lease = staging.claim<int>(one, count);
+  hold_up(one);
+  launch(one, add, {}, lease.data(), 1);
+  lease.data()[1] = 1;
+  flag.raise();
+  sync(one);
+  EXPECT_EQ(lease.data()[1], 1);
+}
+
+}  // namespace
+}  // namespace escrow::test
