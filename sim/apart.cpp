@@ -158,7 +158,7 @@ void end_pinned_use(work const& what) {
   note_pinned_use(what, &pinned_pages::end);
 }
 
-void set_idle(void const* memory, std::size_t bytes, bool is_idle) noexcept {
+void set_idle(void const* memory, std::size_t bytes, bool is_idle) {
   device_pages& its = memory_pages();
   std::lock_guard const lock(its.mutex);
   its.pinned.set_idle(reinterpret_cast<std::uintptr_t>(memory), bytes, is_idle);

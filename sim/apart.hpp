@@ -34,7 +34,7 @@ void delete_pinned_memory(void* address, std::size_t bytes) noexcept;
 void begin_pinned_use(work const& what);
 void end_pinned_use(work const& what);
 // The host may not use pinned memory that is free in its pool.
-void set_idle(void const* memory, std::size_t bytes, bool is_idle) noexcept;
+void set_idle(void const* memory, std::size_t bytes, bool is_idle);
 
 // Whole pages become memory of the device that work may use, or are that no more, which changes
 // what may be done with them not at all.

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <new>
 #include <utility>
 
 namespace escrow::sim::model {
@@ -56,23 +57,32 @@ void take_given(thread_record& me, work& what) {
   }
 }
 
+namespace {
+
+// Throws std::bad_alloc, and then less is told.
+void note_event(lease_event what, void const* memory, std::size_t bytes, cudaStream_t stream) {
+  std::lock_guard const lock(the().mutex);
+  bool const is_host = is_pinned(memory);
+  if (what == lease_event::given) {
+    auto const begin = reinterpret_cast<std::uintptr_t>(memory);
+    if (is_host) this_thread().given.push_back({.begin = begin, .bytes = bytes});
+    return;
+  }
+  if (is_host) return set_idle(memory, bytes, what == lease_event::ended);
+  forget_claim(memory);
+  auto const its = what == lease_event::claimed ? the().streams.find(stream) : nullptr;
+  if (its != nullptr) its->claimed.push_back(memory);
+}
+
+}  // namespace
 }  // namespace escrow::sim::model
 
 void escrow_simulated_lease(int what, void const* memory, unsigned long long bytes,
                             cudaStream_t stream) noexcept {
   using namespace escrow::sim::model;
   if (!is_memory_apart() || asked_audits() == audits::off) return;
-  auto const event = static_cast<lease_event>(what);
-  std::lock_guard const lock(the().mutex);
-  bool const is_host = is_pinned(memory);
-  if (event == lease_event::given) {
-    auto& given = this_thread().given;
-    if (is_host)
-      given.push_back({.begin = reinterpret_cast<std::uintptr_t>(memory), .bytes = bytes});
-    return;
+  try {
+    note_event(static_cast<lease_event>(what), memory, bytes, stream);
+  } catch (std::bad_alloc const&) {
   }
-  if (is_host) return set_idle(memory, bytes, event == lease_event::ended);
-  forget_claim(memory);
-  auto const its = event == lease_event::claimed ? the().streams.find(stream) : nullptr;
-  if (its != nullptr) its->claimed.push_back(memory);
 }

@@ -125,6 +125,24 @@ TEST_F(MemoryOfLeases, ThatIsPinnedIsNotTheHostsBehindTheirEnd) {
   EXPECT_EQ(*cells.data(), 2);
 }
 
+TEST_F(MemoryOfLeases, ThatIsPinnedIsAnyonesOnceItIsFreed) {
+  int* before = nullptr;
+  {
+    scratch_pool ends(options(1), {.source = memory_source::pinned_host()});
+    before = ends.claim<int>(one, count).data();
+    ASSERT_TRUE(ends.close_for(generous).empty());
+  }
+  bool is_again = false;
+  for (int i = 0; i < 16 && !is_again; ++i) {
+    void* memory = nullptr;
+    must(cudaMallocHost(&memory, count * sizeof(int)));
+    is_again = memory == before;
+    *static_cast<int*>(memory) = 1;
+    EXPECT_EQ(*static_cast<int*>(memory), 1);
+    must(cudaFreeHost(memory));
+  }
+}
+
 // The copies of a graph read what its host writes before each launch.
 TEST_F(MemoryOfLeases, ThatIsPinnedIsTheHostsWhileAGraphHasIt) {
   int* memory = nullptr;
