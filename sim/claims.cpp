@@ -22,7 +22,10 @@ bool is_pinned(void const* memory) {
   return place_of(memory).type == cudaMemoryTypeHost;
 }
 
+// Any work may write it from now on.
 void forget_claim(void const* memory) {
+  memory_lease const its = lease_around(memory).lease;
+  if (its.number != 0) the().used.leases[its.memory].made_new = its.number;
   for (auto const& device : the().devices) {
     for (auto const& [id, stream] : device.streams) std::erase(stream->claimed, memory);
   }
@@ -69,8 +72,8 @@ void note_event(lease_event what, void const* memory, std::size_t bytes, cudaStr
     return;
   }
   if (is_host) return set_idle(memory, bytes, what == lease_event::ended);
-  forget_claim(memory);
-  auto const its = what == lease_event::claimed ? the().streams.find(stream) : nullptr;
+  if (what != lease_event::claimed) return forget_claim(memory);
+  auto const its = the().streams.find(stream);
   if (its != nullptr) its->claimed.push_back(memory);
 }
 

@@ -154,7 +154,9 @@ cudaError_t record(api_call& c, std::shared_ptr<event_state> const& event,
   if (capture == nullptr) {
     if (auto const error = forbid_legacy(c, *stream); error != cudaSuccess) return error;
     event->captured_in = nullptr;
-    event->last = submit(stream, empty_work{});
+    event->last = append(stream, empty_work{});
+    make_claimed_new(event->last);  // what waits for the event may use it
+    release(event->last);
     return cudaSuccess;
   }
   if (capture->invalidated) return cudaErrorStreamCaptureInvalidated;

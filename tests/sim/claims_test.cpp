@@ -103,6 +103,23 @@ TEST_F(MemoryOfLeases, StaysAsAnotherStreamWritesItBehindAnEvent) {
   EXPECT_EQ(*cells.data(), 5);
 }
 
+// The claiming stream has no work between.
+TEST_F(MemoryOfLeases, StaysAsAnotherStreamThatItIsToldOfWritesIt) {
+  run_batch(one, 1);
+  sync(one);
+  auto lease = scratch.claim<int>(one, count);
+  auto table = staging.claim<int*>(two, 1);
+  table.data()[0] = lease.data();
+  lease.record_stream(two);
+  launch(two, fill_each, {}, table, std::size_t{1}, 5);
+  sync(two);
+  must(launch_add(one, cells.data(), 0));
+  sync(one);
+  int read = 0;
+  must(cudaMemcpy(&read, lease.data(), sizeof(read), cudaMemcpyDeviceToHost));
+  EXPECT_EQ(read, 5);
+}
+
 TEST_F(MemoryOfLeases, ThatIsPinnedIsNotTheHostsBehindTheirEnd) {
   int volatile* memory = nullptr;
   {
@@ -132,15 +149,19 @@ TEST_F(MemoryOfLeases, ThatIsPinnedIsAnyonesOnceItIsFreed) {
     before = ends.claim<int>(one, count).data();
     ASSERT_TRUE(ends.close_for(generous).empty());
   }
+  EXPECT_TRUE(deleter::global().drain_for(generous));
   bool is_again = false;
   for (int i = 0; i < 16 && !is_again; ++i) {
     void* memory = nullptr;
     must(cudaMallocHost(&memory, count * sizeof(int)));
     is_again = memory == before;
-    *static_cast<int*>(memory) = 1;
-    EXPECT_EQ(*static_cast<int*>(memory), 1);
+    *static_cast<int*>(memory) = i;
+    must(cudaMemcpyAsync(cells.data(), memory, sizeof(int), cudaMemcpyDefault, one));
+    sync(one);
+    EXPECT_EQ(*static_cast<int*>(memory), i);
     must(cudaFreeHost(memory));
   }
+  EXPECT_TRUE(is_again);
 }
 
 // The copies of a graph read what its host writes before each launch.
