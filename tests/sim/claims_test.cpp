@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the simulator knows of leases with ESCROW_MEMORY=apart: from their claim on, and to their
 // end.
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -23,6 +24,10 @@ void add_on_host(int* to, int what) {
   *to += what;
 }
 auto* const add = sim::register_kernel<&add_on_host>("add");
+void raise_on_host(int* to) {
+  std::atomic_ref<int>(*to).store(1);
+}
+auto* const raise_flag = sim::register_kernel<&raise_on_host>("raise");
 void take_on_host(int const* /*from*/) {}
 auto* const take = sim::register_kernel<&take_on_host>("take");
 
@@ -224,13 +229,13 @@ TEST_F(MemoryOfLeases, ThatIsPinnedIsNotTheHostsBesideAKernelThatIsGivenIt) {
 TEST_F(MemoryOfLeases, ThatIsPinnedMayBeAFlag) {
   sim::let_work_share(true);
   auto lease = staging.claim<int>(one, count);
-  int volatile* const memory = lease.data();
-  *memory = 0;
+  std::atomic_ref<int> const raised(*lease.data());
+  raised = 0;
   hold_up(one);
-  launch(one, add, {}, lease, 1);
-  EXPECT_EQ(*memory, 0);
+  launch(one, raise_flag, {}, lease);
+  EXPECT_EQ(raised, 0);
   flag.raise();
-  EXPECT_TRUE(wait_until([&] { return *memory == 1; }));
+  EXPECT_TRUE(wait_until([&] { return raised == 1; }));
   sync(one);
   sim::let_work_share(false);
 }
