@@ -14,6 +14,8 @@ extern "C" [[gnu::weak, gnu::visibility("hidden")]] unsigned long long
 escrow_simulated_eager_work() noexcept;
 extern "C" [[gnu::weak, gnu::visibility("hidden")]] void escrow_simulated_destroys(
     cudaEvent_t ready) noexcept;
+extern "C" [[gnu::weak, gnu::visibility("hidden")]] void escrow_simulated_reclaims(
+    int begins) noexcept;
 extern "C" [[gnu::weak, gnu::visibility("hidden")]] void escrow_simulated_lease(
     int what, void const* memory, unsigned long long bytes, cudaStream_t stream) noexcept;
 extern "C" [[gnu::weak, gnu::visibility("hidden")]] void escrow_simulated_last_invalidation(
@@ -70,6 +72,10 @@ std::uint64_t simulated_steps() noexcept {
 
 void simulated_destroys(cudaEvent_t ready) noexcept {
   if (&escrow_simulated_destroys != nullptr) escrow_simulated_destroys(ready);
+}
+
+void simulated_reclaims(bool begins) noexcept {
+  if (&escrow_simulated_reclaims != nullptr) escrow_simulated_reclaims(begins ? 1 : 0);
 }
 
 void simulated_lease(lease_event what, void const* memory, std::size_t bytes,

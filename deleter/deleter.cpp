@@ -258,6 +258,18 @@ class watched_steps {
 };
 }  // namespace
 
+void deleter::tell_waiting(source_location where) const noexcept {
+  try {
+    std::string const waits = "it has waited for " + std::to_string(told_after.count()) + " s: ";
+    throw usage_error(usage_error("deleter::drain", waits + describe(),
+                                  "see what is not done, and what its destructors wait for; "
+                                  "drain_for() has a limit"),
+                      where);
+  } catch (std::exception const& error) {
+    core_->report(error);
+  }
+}
+
 void deleter::drain(source_location where) {
   refuse_in_callback("deleter::drain", where);
   static_cast<void>(drain_for(std::chrono::nanoseconds::max(), where));
@@ -274,6 +286,7 @@ bool deleter::drain_for(std::chrono::nanoseconds timeout, source_location where)
   }
   refuse_on_worker("deleter::drain", where);
   auto const begin = clock::now();
+  bool is_told = timeout != std::chrono::nanoseconds::max();  // who gives a limit looks itself
   watched_steps steps;
   // Acquire and release: see epoch_.
   std::uint64_t const last = its.epoch_.fetch_add(1, std::memory_order_acq_rel);
@@ -290,6 +303,10 @@ bool deleter::drain_for(std::chrono::nanoseconds timeout, source_location where)
     auto const wait = std::clamp<std::chrono::nanoseconds>(left, {}, slice);
     if (its.drain_ended_.wait_for(lock, wait, is_drained)) return true;
     lock.unlock();
+    if (!is_told && clock::now() - begin > told_after) {
+      is_told = true;
+      tell_waiting(where);
+    }
     steps.require_steps(where);
     // Nothing is reclaimed during process exit.
     if (left <= slice || deleter_core::is_process_exiting()) return false;

@@ -98,7 +98,9 @@ void deleter_core::reclaim(reclaimable& thing) noexcept {
   pass_epoch_ = thing.epoch_;
   bool const is_set = reference_set::is_set(thing);
   bool const was_reclaiming = std::exchange(is_reclaiming_now, true);
+  environment::simulated_reclaims(true);
   thing.reclaim_(thing);
+  environment::simulated_reclaims(false);
   is_reclaiming_now = was_reclaiming;
   pass_device_ = -1;  // a destructor may have changed the current device
   if (std::exchange(is_postponed_, false) || is_set) return;

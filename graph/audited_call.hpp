@@ -39,6 +39,10 @@ void refuse_audited(char const* call, graph_ref const& graph, audit_use use, aud
 void refuse_not_captured(char const* call, cudaGraph_t captured, audit_use use,
                          std::uint64_t before);
 
+// If captures are audited: throws usage_error if a captured copy, or the argument of a captured
+// host function, is in this thread's stack below `frame`, where no function is left that has it.
+void refuse_dead_stack(char const* call, cudaGraph_t captured, audit_use use, void const* frame);
+
 // Throws usage_error if the graph still uses memory that the `hoisted` has released, and as
 // audit(). `by`: null: nothing is asked.
 void refuse_released(char const* call, graph_ref const& graph, hoist_note const* by,

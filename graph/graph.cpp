@@ -306,14 +306,18 @@ graph end_capture(stream_ref stream, audit_use audit, source_location where) {
     }
     return info;
   });
-  return capture_scope(stream, audit, begun).end_as(call, where);
+  return capture_scope(stream, audit, begun).end_at(__builtin_frame_address(0), call, where);
 }
 
 graph capture_scope::end(source_location where) {
-  return end_as("capture_scope::end", where);
+  return end_at(__builtin_frame_address(0), "capture_scope::end", where);
 }
 
 graph capture_scope::end_as(char const* call, source_location where) {
+  return end_at(__builtin_frame_address(0), call, where);
+}
+
+graph capture_scope::end_at(void const* frame, char const* call, source_location where) {
   return detail::called_at(call, where, [&] {
     if (!is_open_) throw usage_error(call, "the capture was ended before", "end it once");
     graph_registry::global().end_capture(captured_.id, captured_.graph);
@@ -338,6 +342,7 @@ graph capture_scope::end_as(char const* call, source_location where) {
     graph_registry::global().report_outliving(captured_.id, captured);
     refuse_audited(call, made, audit_, audited_call::capture);
     refuse_not_captured(call, captured, audit_, eager_before_);
+    refuse_dead_stack(call, captured, audit_, frame);
     return made;
   });
 }

@@ -262,6 +262,7 @@ void booked_slot::tell(known_address& its, std::size_t offset) const noexcept {
   its.used_by = use.load(std::memory_order_relaxed);
   its.lease = lease.load(std::memory_order_relaxed);
   of_.tell_holders(its);
+  its.is_scratch = begin_ != nullptr;
   if (begin_ == nullptr || its.used_by == known_address::use::none) return;
   std::size_t const its_used = used.load(std::memory_order_relaxed);
   its.end = of_.resource_->bytes;

@@ -96,7 +96,7 @@ simulated_lease lease_at(known_address const& its, simulated_question const& ask
   } else if (of_launch && its.is_of_captures) {
     lease.slot = its.slot;
     lease.last = its.lease;
-    if (its.free_in != 0) make_new_to(in.end);
+    if (its.free_in != 0 && its.is_scratch) make_new_to(in.end);
   }
   return lease;
 }
@@ -114,7 +114,8 @@ bool memory_book::is_idle(void const* its_question, void* its_lease) noexcept {
   std::lock_guard const lock(book.mutex_);
   auto const found = book.owned_around(number);
   if (found == nullptr) return false;
-  auto const& [begin, its_range] = *found;
+  std::uintptr_t const begin = found->first;
+  range const& its_range = found->second;
   known_address its{.what = known_address::kind::slot};
   its_range.owner->tell(its, number - begin);
   bool const is_in_capture = asked.by == use::in_capture;

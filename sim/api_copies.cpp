@@ -3,8 +3,11 @@
 #include "api.hpp"
 #include "captures.hpp"
 #include "nodes.hpp"
+#include "operands.hpp"
 #include "runner.hpp"
 #include "streams.hpp"
+
+#include <concepts>
 
 using namespace escrow::sim::model;  // What this file gives C names to.
 
@@ -24,7 +27,12 @@ template <class Params>
 cudaError_t enqueue_with(api_call& c, cudaStream_t stream, cudaGraphNodeType type,
                          Params const& params) {
   work what;
-  if (auto const error = make_for(c, stream, params, what); error != cudaSuccess) return error;
+  if (auto const error = make_for(c, stream, params, what); error != cudaSuccess) {
+    // What has no memory now, as where a group is parked, is no place to copy from or to.
+    if constexpr (std::same_as<Params, cudaMemcpy3DParms>)
+      static_cast<void>(refuse_operands(c.name, copy_work{params, {}, {}}));
+    return error;
+  }
   return enqueue(c, stream, type, std::move(what));
 }
 

@@ -71,6 +71,7 @@ cudaError_t api_call::ordered_fault() {
       --fault.skip;
     } else if (error == cudaSuccess && fault.times > 0) {
       --fault.times;
+      fault.was_made = true;
       error = fault.error;
     }
   }

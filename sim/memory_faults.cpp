@@ -41,6 +41,15 @@ void on_kernels_fault(int signal, siginfo_t* told, void* /*context*/) {
         "what it was given, or was given no address; claim<T>(stream, count) counts elements, and "
         "claim(stream, bytes) bytes\n",
         std::get<kernel_work>(running->what).code->name.c_str(), told->si_addr);
+  } else if (this_thread_unchecked().reclaims != 0) {
+    say("escrow::sim: a destructor, or a pool's `destroy` or `recycle`, reads or writes at %p, "
+        "where "
+        "no memory is: what it captures, or points to, has to outlive the pool, or the owner\n",
+        told->si_addr);
+  } else if (this_thread_unchecked().in_callback != 0) {
+    say("escrow::sim: a host function of a stream or graph reads or writes at %p, where no memory "
+        "is: its argument has to outlive the work; let a graph keep it by retain()\n",
+        told->si_addr);
   }
   ::signal(signal, SIG_DFL);  // it comes again, and ends the process
 }
@@ -165,3 +174,9 @@ void watch_kernels() {
 }
 
 }  // namespace escrow::sim::model
+
+void escrow_simulated_reclaims(int begins) noexcept {
+  using namespace escrow::sim::model;
+  watch_kernels();
+  this_thread_unchecked().reclaims += begins != 0 ? 1 : -1;
+}

@@ -12,8 +12,12 @@ namespace escrow::sim::model {
 // From now on. Under its lock.
 void watch_faults(device_pages& its);
 
-// Who reads or writes where no memory is, in the body of a kernel, gets a text, too. The first call
-// counts; not under a sanitizer, nor if the program handles such faults itself.
+// Who reads or writes where no memory is, in the body of a kernel, a host function, or what Escrow
+// calls as it ends something, gets a text, too. The first call counts; not under a sanitizer, nor
+// if the program handles such faults itself.
 void watch_kernels();
 
 }  // namespace escrow::sim::model
+
+// The calling thread begins, or ends, to reclaim. Any thread.
+extern "C" [[gnu::visibility("hidden")]] void escrow_simulated_reclaims(int begins) noexcept;

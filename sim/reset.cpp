@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 
 namespace escrow::sim::model {
@@ -37,6 +38,17 @@ pid_t process = 0;                           // that has the threads
 std::atomic<bool> is_child{false};           // relaxed: set where there is one thread
 std::atomic<bool> may_children_call{false};  // relaxed: a value alone
 
+// A test that orders a failure of what is never called tests nothing.
+void tell_idle_faults(state const& s) {
+  for (auto const& [name, faults] : s.faults_by_name) {
+    if (std::ranges::any_of(faults, [](call_fault const& each) { return each.was_made; })) continue;
+    std::fprintf(stderr,
+                 "escrow::sim: fail_call(\"%s\") failed nothing, since no such call came: look at "
+                 "start_recording() for the calls, and at faults_pending() at the end of a test\n",
+                 name.c_str());
+  }
+}
+
 // Runs among the program's exit handlers: no thread of ours may call into objects that are being
 // destroyed. Threads that are stuck in user code are left behind; the process ends under them.
 void at_exit() {
@@ -44,6 +56,7 @@ void at_exit() {
   if (getpid() != process) return;  // in a forked child: it has no threads, and a lock may be held
   std::unique_lock lock(s.mutex);
   s.exiting = true;
+  tell_idle_faults(s);
   stop_threads(lock, std::chrono::seconds(2));
 }
 

@@ -103,6 +103,7 @@ void run_callback_unlocked(std::unique_lock<std::mutex>& lock, callback const& w
 }
 
 void run_callbacks(std::span<callback const> list) {
+  watch_kernels();
   auto& me = this_thread_unchecked();
   for (auto const& each : list) {
     ++me.in_callback;

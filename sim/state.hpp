@@ -99,6 +99,7 @@ struct call_fault {
   std::uint64_t times = 1;
   // Whose calls; 0: all threads'.
   std::uint64_t thread = 0;
+  bool was_made = false;
 };
 
 // Everything. `mutex` guards every member, every object of objects.hpp and the memory that

@@ -23,6 +23,7 @@ struct thread_record {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   // Inside a destructor or a host function; counts, because one can lead to another.
   int in_callback = 0;
+  int reclaims = 0;  // calls of Escrow's that end what its user gave it
   // In a function of the driver that does what one of the runtime does.
   bool asks_driver = false;
   std::uint64_t eager_work = 0;  // how much it has put on streams that did not capture

@@ -78,7 +78,7 @@ static_cast<void>(make_stream_shared<int>(1))" "compiles"
   "scratch_pool().claim<float>(numbers[0], stream)" "deleted (member )?function .*claim"
   "device_block(std::move(*scratch_pool().claim(stream, 16)))" "deleted"
   # Launches.
-  "launch(nullptr, function, config, shared, 1)" "takes a stream first: the default one is cudaStreamLegacy"
+  "launch(nullptr, function, config, shared, 1)" "takes a stream first: a cudaStream_t"
   "launch(stream, function, dim3(1), dim3(1), shared, 1)" "takes .\\.grid = ..., .block = .... third"
   "launch(stream, kernel(function), shared, 1)" "takes .\\.grid = ..., .block = .... third"
   "launch(function, {.grid = {1}}, stream, shared, 1)" "takes a stream first, then the kernel"

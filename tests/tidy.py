@@ -27,7 +27,7 @@ READING_ORDER = {
     " pending_events reference_set graph_registry graph_exposure memory_of_graphs recycle_lane object_store deleter_core hold set_reclaim deleter group_leases group_stats worker pass shared_object kernel_argument",
     "pool": "address_number peers memory_book address_range store_place device_store graph_walk released_walk slot_pool slot arena arena_layout lease claimer resource_pool search device_memory free_lists size_class scratch_pool kept_bound claimer_streams capture_reuse stream_use deferred_slots pool_sizes pool_list slot_pool_state claim_search claim kept_memory at_limit refuse uses lease_end release deferred"
     " uncovered watched_leases captured arena_claims arena_scopes arena_parking lifecycle describe memory_report memory_report_text stream_allocator",
-    "graph": "audited_call graph_tree kernel_attributes why_invalid graph_core kept_leases shared_claims graph_shape graph_survey late_release holding group_run group_park graph node_words audit refuse_audited hoist graph_exec exec_state exec_changes"
+    "graph": "audited_call graph_tree kernel_attributes why_invalid graph_core kept_leases shared_claims graph_shape graph_survey late_release holding group_run group_park graph node_words audit refuse_audited dead_stack hoist graph_exec exec_state exec_changes"
     " exec_set stream_launcher",
     "nodes": "bound_arguments launch node_kind any_kind node_kinds node_notes build node read_node",
     "sim": "control recording kernel library recapture cuda12_names guard slots handles recycled work pages faulting_access work_pages pinned_pages device_pages order used objects edges state thread"

@@ -65,6 +65,16 @@ struct with_value {
   cudaStream_t stream;
   [[nodiscard]] cudaStream_t value() const { return stream; }
 };
+struct with_conversion {
+  cudaStream_t stream;
+  operator cudaStream_t() const { return stream; }  // NOLINT(google-explicit-constructor)
+};
+struct with_explicit_conversion {
+  explicit operator cudaStream_t() const { return nullptr; }
+};
+struct with_other_conversion {
+  operator int() const { return 0; }  // NOLINT(google-explicit-constructor)
+};
 struct with_other_get {
   [[nodiscard]] int get() const { return 0; }
 };
@@ -76,9 +86,10 @@ template <class To, class... From>
 inline constexpr bool none_constructs = (!std::is_constructible_v<To, From> && ...);
 
 static_assert(all_convert<stream_ref, cudaStream_t, cudaStream_t const&, with_get,
-                          with_value const&, owned_stream const&>);
-static_assert(none_constructs<stream_ref, int, std::nullptr_t, long, void*, cudaEvent_t,
-                              cudaGraph_t, with_other_get, without>);
+                          with_value const&, with_conversion const&, owned_stream const&>);
+static_assert(
+    none_constructs<stream_ref, int, std::nullptr_t, long, void*, cudaEvent_t, cudaGraph_t,
+                    with_other_get, with_explicit_conversion, with_other_conversion, without>);
 static_assert(std::is_trivially_copyable_v<stream_ref>);
 static_assert(all_convert<event_ref, cudaEvent_t>);
 static_assert(none_constructs<event_ref, int, std::nullptr_t, cudaStream_t>);
@@ -88,6 +99,7 @@ TEST(StreamRef, NamesTheStreamThatItWasMadeFrom) {
   EXPECT_EQ(stream_ref(stream.get()).get(), stream.get());
   EXPECT_EQ(stream_ref(with_get{stream}).get(), stream.get());
   EXPECT_EQ(stream_ref(with_value{stream}).get(), stream.get());
+  EXPECT_EQ(stream_ref(with_conversion{stream}).get(), stream.get());
   EXPECT_EQ(stream_ref(cudaStreamPerThread).get(), cudaStreamPerThread);
 }
 

@@ -197,6 +197,26 @@ TEST_F(Poll, ReclaimsOnTheCallingThreadInRelaxedModeAndNothingElseDoes) {
   EXPECT_EQ(polled.poll(), 0U);
 }
 
+TEST_F(DrainBesideRetire, ADrainThatWaitsForLongTellsForWhat) {
+  std::atomic<int> times{0};
+  std::string told;
+  deleter waits({.on_error = [&](std::exception const& error) {
+    told = error.what();
+    ++times;
+  }});
+  hold_up(one);
+  waits.retire(one, probe(make_fate()));
+  std::jthread const goes_on([&] {
+    EXPECT_TRUE(wait_until([&] { return times.load() != 0; }, std::chrono::seconds(60)));
+    flag.raise();
+  });
+  waits.drain();
+  EXPECT_EQ(times.load(), 1);
+  EXPECT_NE(told.find("deleter::drain: it has waited for 10 s: deleter \"escrow\""),
+            std::string::npos)
+      << told;
+}
+
 TEST(NobodyPolls, IsToldOnce) {
   std::string told;
   int times = 0;
@@ -207,12 +227,12 @@ TEST(NobodyPolls, IsToldOnce) {
   auto const retire = [&](int count) {
     for (int i = 0; i < count; ++i) unpolled.retire(probe(make_fate()));
   };
-  retire(255);
+  retire(63);
   EXPECT_EQ(times, 0);
   retire(1000);
   EXPECT_EQ(times, 1);
   EXPECT_NE(told.find("nothing has called poll() yet"), std::string::npos) << told;
-  EXPECT_EQ(unpolled.poll(), 1255U);
+  EXPECT_EQ(unpolled.poll(), 1063U);
   deleter polled({.own_worker = false, .on_error = [&](std::exception const&) { ++times; }});
   static_cast<void>(polled.poll());
   for (int i = 0; i < 1000; ++i) polled.retire(probe(make_fate()));

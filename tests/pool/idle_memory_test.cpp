@@ -146,6 +146,10 @@ TEST_F(IdleMemory, OfAnArenaIsForGraphsAlone) {
   static_cast<void>(group.park());
   EXPECT_DEATH(static_cast<void>(cudaGraphLaunch(exec.get(), one)),
                "no memory there while it is parked; unpark.. it first");
+  int read = 0;
+  EXPECT_DEATH(
+      static_cast<void>(cudaMemcpyAsync(&read, memory, sizeof(read), cudaMemcpyDeviceToHost, one)),
+      "copy, source: .* no memory there while it is parked; unpark.. it first");
   static_cast<void>(group.unpark());
 }
 

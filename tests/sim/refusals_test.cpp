@@ -199,6 +199,42 @@ TEST_F(Refusals, AKernelThatCallsCuda) {
       "cudaGetLastError in the body of a kernel");
 }
 
+// Where its argument, or what it captures, was.
+TEST_F(Refusals, AHostFunctionOrADestroyWhereNoMemoryIs) {
+  if (is_sanitized) return;  // it tells that
+  static int volatile* volatile nowhere = nullptr;
+  auto const write = [](void*) { *nowhere = 1; };
+  EXPECT_DEATH(
+      {
+        must(cudaLaunchHostFunc(one, write, nullptr));
+        sync(one);
+      },
+      "a host function of a stream or graph reads or writes at .*, where no memory is: its "
+      "argument");
+  EXPECT_DEATH(
+      {
+        struct thing {
+          ~thing() { *nowhere = 1; }
+        };
+        worker->retire(one, std::make_unique<thing>());
+        EXPECT_TRUE(drained());
+      },
+      "a destructor, or a pool's .destroy. or .recycle., reads or writes at .* has to outlive");
+}
+
+TEST_F(Refusals, AFaultThatFailsNothingIsToldAtTheEnd) {
+  EXPECT_EXIT(
+      {
+        sim::fail_call("cudaMallocHost", cudaErrorMemoryAllocation);
+        sim::fail_call("cudaEventCreateWithFlags", cudaErrorUnknown, 1, 5);
+        cudaEvent_t made = nullptr;
+        static_cast<void>(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0),
+      "^escrow::sim: fail_call..cudaMallocHost.. failed nothing, .*\n$");
+}
+
 TEST_F(Refusals, AForkedChild) {
   scratch_pool scratch(options(4));
   auto lease = scratch.claim(one, 64);

@@ -202,6 +202,24 @@ TEST_F(MemoryUnwritten, TakesWhatALaunchLeavesInMemoryThatIsLeftToIt) {
   EXPECT_EQ(*cells.data(), 3);
 }
 
+// As a counter that each launch sets back.
+TEST_F(MemoryUnwritten, TakesWhatAnObjectOfAPoolHas) {
+  resource_pool<device_buffer<int>> counters(options(2), [this] {
+    device_buffer<int> made(1024);
+    must(cudaMemsetAsync(made.data(), 0, made.bytes(), two));
+    sync(two);
+    return made;
+  });
+  graph_exec adds(captured([&](cudaStream_t on) {
+    auto const each = counters.claim(on);
+    must(launch_add(on, each->data(), 1));
+    must(launch_copy(on, cells.data(), each->data(), 1));
+  }));
+  for (int i = 0; i < 3; ++i) adds.launch(one);
+  sync(one);
+  EXPECT_EQ(*cells.data(), 3);
+}
+
 TEST_F(MemoryUnwritten, TakesWhatALaunchLeavesInAKeptLease) {
   constexpr std::size_t count = 4096;
   sharing_group group;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stream arguments: cudaStream_t, cuda::stream_ref and rmm::cuda_stream_view alike.
+// Stream arguments: cudaStream_t, and what has one, as cuda::stream_ref.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "escrow/core/error.hpp"
 
@@ -27,12 +28,15 @@ template <class S>
 concept has_value = requires(S const& s) {
   { s.value() } -> std::same_as<cudaStream_t>;
 };
+template <class S>
+concept is_converted = std::is_class_v<S> && std::convertible_to<S const&, cudaStream_t>;
 }  // namespace detail
 
-// A cudaStream_t, a type whose get() returns one (cuda::stream_ref), or a type whose value()
-// returns one (rmm::cuda_stream_view).
+// A cudaStream_t, a type whose get() returns one (cuda::stream_ref), a type whose value() returns
+// one (rmm::cuda_stream_view), or a class that converts to one (at::cuda::CUDAStream).
 template <class S>
-concept stream_like = std::same_as<S, cudaStream_t> || detail::has_get<S> || detail::has_value<S>;
+concept stream_like = std::same_as<S, cudaStream_t> || detail::has_get<S> || detail::has_value<S> ||
+    detail::is_converted<S>;
 
 // What: a borrowed cudaStream_t, implicitly converted from anything stream_like.
 // Thread safety: during a call that takes one, no other thread may begin or end a capture of the
@@ -58,8 +62,10 @@ class stream_ref {
       return stream;
     } else if constexpr (detail::has_get<S>) {
       return stream.get();
-    } else {
+    } else if constexpr (detail::has_value<S>) {
       return stream.value();
+    } else {
+      return stream;
     }
   }
 

@@ -27,6 +27,8 @@ enum class audits : std::uint8_t { by_default, off, on };
 // To the simulated runtime: the calling thread destroys what was retired behind that event; null:
 // it destroys nothing.
 void simulated_destroys(cudaEvent_t ready) noexcept;
+// The same: the calling thread begins, or ends, to reclaim, and so may call functions of its user.
+void simulated_reclaims(bool begins) noexcept;
 // The same: what becomes of a lease of this memory.
 //     claimed   for that stream, which does not capture
 //     told      of another stream, or claimed in a capture

@@ -194,9 +194,10 @@ class ESCROW_API deleter {
   }
 
   // Returns when everything retired before the call and not held by a graph has been reclaimed, or
-  // when the process exits, which ends all reclaiming. Waits without limit, also for the GPU: see
-  // drain_for(). The worker and CUDA's callbacks, which would wait for themselves, get usage_error.
-  // Throws std::bad_alloc, and without a worker cuda_error.
+  // when the process exits, which ends all reclaiming. Waits without limit, also for the GPU, and
+  // tells `on_error` once for what, after 10 s: see drain_for(). The worker and CUDA's callbacks,
+  // which would wait for themselves, get usage_error. Throws std::bad_alloc, and without a worker
+  // cuda_error.
   void drain(source_location where = source_location::current());
   // The same, for at most `timeout`; true if all of it has been reclaimed.
   [[nodiscard]] bool drain_for(std::chrono::nanoseconds timeout,
@@ -281,6 +282,9 @@ class ESCROW_API deleter {
   void require_open(char const* call) const;
   static void refuse_endless(event_ref ready);
   void refuse_on_worker(char const* call, source_location where) const;
+  // Of a drain without a limit, once, so that whoever waits for ever learns for what.
+  static constexpr std::chrono::seconds told_after{10};
+  void tell_waiting(source_location where) const noexcept;
   static deleter_core* make_core(deleter_options options);
   void replace_on_error(std::function<void(std::exception const&)> handler);
 

@@ -15,7 +15,7 @@ namespace escrow::inline v0_2 {
 
 // How a deleter's worker runs, and whom it tells of errors.
 struct deleter_options {
-  // Starts a worker thread. Without one, the program must call deleter::poll(): if 256 owners were
+  // Starts a worker thread. Without one, the program must call deleter::poll(): if 64 owners were
   // retired and it was not called yet, `on_error` is told.
   bool own_worker = true;
   // The worker's name in a debugger, cut to 15 characters.

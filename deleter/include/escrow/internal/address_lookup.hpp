@@ -41,8 +41,9 @@ struct known_address {
   // that of the block. 0: not known.
   std::size_t used_end = 0;
   std::size_t end = 0;
-  std::size_t mapped = 0;  // of an arena: its bytes
-  std::string of = {};     // the label of the pool, or of the group
+  bool is_scratch = false;  // what a slot has means nothing as its lease begins
+  std::size_t mapped = 0;   // of an arena: its bytes
+  std::string of = {};      // the label of the pool, or of the group
 };
 
 // Thread safety: any thread; find() calls no CUDA function.

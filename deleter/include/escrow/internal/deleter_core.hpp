@@ -169,7 +169,7 @@ class deleter_core : public deleter_accounts {
 
   // Without a worker: tells once that nobody polls. Any thread.
   void note_unpolled() noexcept;
-  static constexpr std::uint64_t unpolled_told = 256;
+  static constexpr std::uint64_t unpolled_told = 64;
   std::atomic<std::uint64_t> unpolled_{0};  // owners retired before the first pass; relaxed
   std::atomic<bool> is_polled_{false};      // there was a pass; relaxed
 

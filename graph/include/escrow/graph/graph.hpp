@@ -170,7 +170,7 @@ class ESCROW_API capture_scope {
   // usage_error if another call ended it, or the graph is refused: see audit_use. A capture that
   // the stream began since then goes on.
   // Source: cudaStreamEndCapture.
-  ESCROW_KEEP graph end(source_location where = source_location::current());
+  [[gnu::noinline]] ESCROW_KEEP graph end(source_location where = source_location::current());
 
  private:
   friend graph end_capture(stream_ref stream, audit_use audit, source_location where);
@@ -182,7 +182,10 @@ class ESCROW_API capture_scope {
                 source_location where);
   // Of a capture that goes on.
   capture_scope(stream_ref stream, audit_use audit, capture_info const& begun) noexcept;
-  [[nodiscard]] graph end_as(char const* call, source_location where);
+  [[nodiscard, gnu::noinline]] graph end_as(char const* call, source_location where);
+  // `frame`: of the function that was called to end it. What is below that in the stack is of
+  // functions that have returned; so those that call this are not inlined.
+  [[nodiscard]] graph end_at(void const* frame, char const* call, source_location where);
 
   // Whether the stream captures nothing, or something else.
   [[nodiscard]] bool is_ended_elsewhere() const noexcept;
@@ -215,7 +218,8 @@ graph capture(stream_ref stream, Enqueue&& enqueue, capture_options options,
 // 0.6 to 1 us a node, in each call that instantiates, updates or hoists. Throws as
 // capture_scope::end(), and usage_error if the stream is not being captured, or is captured into a
 // graph that Escrow owns.
-ESCROW_KEEP ESCROW_API graph end_capture(stream_ref stream, audit_use audit = audit_use::by_default,
-                                         source_location where = source_location::current());
+[[gnu::noinline]] ESCROW_KEEP ESCROW_API graph
+end_capture(stream_ref stream, audit_use audit = audit_use::by_default,
+            source_location where = source_location::current());
 
 }  // namespace escrow::inline v0_2

@@ -271,8 +271,9 @@ void launch(Stream const&, Launched const&, Config const&,
             Arguments&&...) requires(!std::convertible_to<Stream, detail::stream_at> ||
                                      !std::convertible_to<Config, launch_config>) {
   static_assert(std::convertible_to<Stream, detail::stream_at>,
-                "launch() takes a stream first: the default one is cudaStreamLegacy, or "
-                "cudaStreamPerThread, and not null");
+                "launch() takes a stream first: a cudaStream_t, or what converts to one or has "
+                "get() or value(); the default one is cudaStreamLegacy, or cudaStreamPerThread, "
+                "and not null");
   static_assert(std::convertible_to<Config, launch_config>,
                 "launch() takes {.grid = ..., .block = ...} third, before the kernel's arguments");
 }
