@@ -255,6 +255,11 @@ std::string_view advice_for_begin(cudaError_t status) noexcept {
   }
 }
 
+// Of a parameter, which is in the stack above the frame, if it is not in registers.
+void* end_of(source_location& where) noexcept {
+  return &where + 1;
+}
+
 std::string advice_for_end(cudaError_t status) {
   switch (status) {
     case cudaErrorStreamCaptureInvalidated:
@@ -306,15 +311,16 @@ graph end_capture(stream_ref stream, audit_use audit, source_location where) {
     }
     return info;
   });
-  return capture_scope(stream, audit, begun).end_at(__builtin_frame_address(0), call, where);
+  return capture_scope(stream, audit, begun)
+      .end_at(std::max(__builtin_frame_address(0), end_of(where)), call, where);
 }
 
 graph capture_scope::end(source_location where) {
-  return end_at(__builtin_frame_address(0), "capture_scope::end", where);
+  return end_at(std::max(__builtin_frame_address(0), end_of(where)), "capture_scope::end", where);
 }
 
 graph capture_scope::end_as(char const* call, source_location where) {
-  return end_at(__builtin_frame_address(0), call, where);
+  return end_at(std::max(__builtin_frame_address(0), end_of(where)), call, where);
 }
 
 graph capture_scope::end_at(void const* frame, char const* call, source_location where) {

@@ -89,6 +89,9 @@ slot* slot_pool::claim_search::take_eager() {
 }
 
 slot* slot_pool::claim_search::take_unused() {
+  if (in.is_hosts_reused_late && of.slots.existing() < few_of(of.bytes)) [[unlikely]] {
+    if (slot* const made = make_slot()) return made;
+  }
   bool const may_grow = of.slots.existing() < in.slots_max;
   slot* found = in.take_idle(of, seen.pass, may_grow);
   if (found == nullptr) found = grow();  // the same

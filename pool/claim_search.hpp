@@ -44,10 +44,13 @@ struct ESCROW_LOCAL slot_pool::claim_search {
   [[nodiscard]] slot* take();
   [[nodiscard]] slot* take_eager();
   [[nodiscard]] slot* take_late();  // a new one while there are few, then the oldest
-  // With ESCROW_REUSE=late: that many blocks of that size are made before one is taken again.
-  [[nodiscard]] std::size_t reused_late(std::size_t bytes) const noexcept {
+  // Where reuse is late, that many blocks of that size are made before one is taken again.
+  [[nodiscard]] static std::size_t few_of(std::size_t bytes) noexcept {
     constexpr std::size_t bytes_most = std::size_t{16} << 20;
-    return in.is_reused_late && bytes <= bytes_most ? 16 : 0;
+    return bytes <= bytes_most ? 16 : 0;
+  }
+  [[nodiscard]] std::size_t reused_late(std::size_t bytes) const noexcept {
+    return in.is_reused_late ? few_of(bytes) : 0;
   }
   [[nodiscard]] slot* take_unused();  // one that no GPU work uses: idle or new
   slot* make_slot() noexcept;         // null if a limit is reached

@@ -274,6 +274,7 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   bool const is_only_device;  // no stream can be of another device
   // ESCROW_REUSE=late, for tests: what is used after its lease stays free longer, and is told.
   bool const is_reused_late;
+  bool const is_hosts_reused_late;  // what the host writes: also where that is watched
   bool const is_watched;  // pool_options::track_leases, or the simulated runtime asks for leases
   // All claims are for the host, which writes the resources, or may: until a block tells. Relaxed:
   // values alone, and a claim that does not see the last one only waits.
