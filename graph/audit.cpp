@@ -211,7 +211,9 @@ audit_finding auditor::finding_of(suspect const& found, address_problem what) {
       break;
     }
     case address_problem::freed:
-      text += " was of " + owner + ", and is freed; keep the memory as long as the graph";
+      text += " was of " + owner +
+              ", and is freed; let the graph keep "
+              "its owner, by retain() or a claim in the capture";
       break;
     case address_problem::only_looks_like:
       text += " looks like an address in " + owner + " that is freed; look whether it is used";

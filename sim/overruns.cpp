@@ -60,7 +60,7 @@ std::optional<end_of_memory> end_around(void const* address) {
 }
 
 constexpr char const* advice =
-    ": claim what the work writes; claim<T>(stream, count) counts elements, and claim(stream, "
+    ": claim all that the work uses; claim<T>(stream, count) counts elements, and claim(stream, "
     "bytes) "
     "bytes";
 

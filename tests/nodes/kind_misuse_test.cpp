@@ -73,7 +73,7 @@ TEST_F(KindMisuse, AnArgumentIsNamedByItsPosition) {
   block_lease empty = pool.claim(one);
   empty.release();
   int* const data = device.data();
-  constexpr char const* problem = "argument 1 (from 0) is an empty lease";
+  constexpr char const* problem = "argument 1 (counted from 0) is an empty lease";
   expect_refused([&] { launch(one, copy, {}, data, empty, std::size_t{1}); }, "launch", problem);
   expect_refused([&] { return memcpy_node(data, empty, 4); }, "memcpy_node", problem);
 }

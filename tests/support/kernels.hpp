@@ -36,7 +36,7 @@ enum class kernel_id {
 /// What the kernel struct_of_pointers takes, which does nothing.
 struct pointer_pair {
   int* first;
-  int count;
+  long long count;  // no padding, whose bytes may look like an address
   int* second;
 };
 

@@ -100,7 +100,8 @@ concept pointer_to_owner = owning_argument<T> && owning_argument<typename T::ele
 
 [[noreturn]] inline void refuse_argument(char const* call, std::size_t position,
                                          char const* problem, char const* advice) {
-  throw usage_error(call, "argument " + std::to_string(position) + " (from 0) " + problem, advice);
+  throw usage_error(call, "argument " + std::to_string(position) + " (counted from 0) " + problem,
+                    advice);
 }
 
 // Refuses, in the name of the function that the caller called, an argument that has no value.
