@@ -32,9 +32,13 @@ class IdleInCapture : public pool_world {
 
   /// Written, and its lease has ended.
   [[nodiscard]] static int* ended(scratch_pool& from, cudaStream_t on) {
-    auto const lease = from.claim<int>(on, values);
-    must(launch_fill(on, lease.data(), values, 1));
-    return lease.data();
+    int* memory = nullptr;
+    {
+      auto const lease = from.claim<int>(on, values);
+      memory = lease.data();
+      must(launch_fill(on, memory, values, 1));
+    }
+    return memory;
   }
   void capture_use(scratch_pool& from) {
     static_cast<void>(captured([&](cudaStream_t on) { must(launch_add(on, ended(from, on), 1)); }));

@@ -25,7 +25,8 @@ class Overruns : public pool_world {
   static constexpr std::size_t claimed = 1000;  // 4,000 bytes of a block of 4,096
 
   static void expect_ended(std::function<void()> const& run, std::string const& what) {
-    EXPECT_DEATH(run(), what + "what its claim of .blocks of 4096 bytes. has: claim what");
+    EXPECT_DEATH(
+        run(), what + "what its claim of .blocks of 4096 bytes. has: claim all that the work uses");
   }
   void set(cudaStream_t on, float* data, std::size_t count) {
     launch(on, set_floats, {}, data, count);
