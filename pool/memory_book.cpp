@@ -47,24 +47,24 @@ constexpr char const* problem_if_unmapped =
     "the arena of the sharing group \"%s\", which has no memory there while it is parked; "
     "unpark() it first";
 
-using use = simulated_question::use;
+using used_in = simulated_question::use;
 
 // Null: the work may use it.
 char const* problem_with(known_address const& its, simulated_question const& asked) {
   bool const has_lease = its.used_by != known_address::use::none;
   bool const is_in_arena = its.group != nullptr;
-  if (asked.by == use::in_capture) {  // what other graphs have is for audits
+  if (asked.by == used_in::in_capture) {  // what other graphs have is for audits
     if (has_lease || its.free_in != asked.capture) return nullptr;
     return is_in_arena ? problem_of_arena_in_capture : problem_in_capture;
   }
   if (its.what == known_address::kind::unmapped) return problem_if_unmapped;
-  if (is_in_arena) return has_lease || asked.by == use::in_launch ? nullptr : problem_of_arena;
+  if (is_in_arena) return has_lease || asked.by == used_in::in_launch ? nullptr : problem_of_arena;
   if (has_lease) return nullptr;
   if (its.is_given_up) return problem_if_given_up;
   if (its.is_in_graphs) {
-    return asked.by == use::on_stream && its.free_in != 0 ? problem_of_captured : nullptr;
+    return asked.by == used_in::on_stream && its.free_in != 0 ? problem_of_captured : nullptr;
   }
-  return asked.by == use::in_launch ? problem_in_launch : problem_of_slot;
+  return asked.by == used_in::in_launch ? problem_in_launch : problem_of_slot;
 }
 
 struct range_of_memory {
@@ -74,7 +74,7 @@ struct range_of_memory {
 
 simulated_lease lease_at(known_address const& its, simulated_question const& asked,
                          range_of_memory const& in, void const* owner) {
-  bool const of_launch = asked.by == use::in_launch;
+  bool const of_launch = asked.by == used_in::in_launch;
   simulated_lease lease;
   if (its.used_end != 0) {
     lease.used_end = in.begin + its.used_end;
@@ -118,7 +118,7 @@ bool memory_book::is_idle(void const* its_question, void* its_lease) noexcept {
   range const& its_range = found->second;
   known_address its{.what = known_address::kind::slot};
   its_range.owner->tell(its, number - begin);
-  bool const is_in_capture = asked.by == use::in_capture;
+  bool const is_in_capture = asked.by == used_in::in_capture;
   if (is_in_capture && its_range.owner->is_of(asked.capture, number - begin)) {
     its.free_in = asked.capture;
   }

@@ -21,7 +21,7 @@ namespace {
 // Set with release, once, before anything is idle.
 std::atomic<idle_memory_question> question_of_library{nullptr};
 
-using use = memory_question::use;
+using used_in = memory_question::use;
 
 // What the library says of an address.
 struct answer {
@@ -44,17 +44,17 @@ bool is_off() noexcept {
 class user {
  public:
   // `uses`: gets what leases have, and, of a launch, arenas.
-  user(char const* call, use by, std::vector<memory_use>* uses)
+  user(char const* call, used_in by, std::vector<memory_use>* uses)
       : user(call, by, uses, question_of_library.load(std::memory_order_acquire),
              is_memory_apart()) {}
 
   // Of what began, or ended: only what was freed.
-  explicit user(char const* call) : user(call, use::on_stream, nullptr, nullptr, false) {}
+  explicit user(char const* call) : user(call, used_in::on_stream, nullptr, nullptr, false) {}
 
   // In a capture, whose launches look at all else.
   user(char const* call, std::uint64_t capture)
       : call_(call),
-        by_(use::in_capture),
+        by_(used_in::in_capture),
         capture_(capture),
         is_idle_(is_off() ? nullptr : question_of_library.load(std::memory_order_acquire)),
         looks_(is_idle_ != nullptr) {}
@@ -69,7 +69,7 @@ class user {
   }
 
  private:
-  user(char const* call, use by, std::vector<memory_use>* uses, idle_memory_question is_idle,
+  user(char const* call, used_in by, std::vector<memory_use>* uses, idle_memory_question is_idle,
        bool is_apart)
       : call_(call),
         by_(by),
@@ -107,10 +107,10 @@ class user {
       look(f.shape.dst, [] { return std::string("fill, destination"); });
   }
   void look(child_work const& its) const {
-    if (by_ == use::in_launch) refuse(*its.graph);
+    if (by_ == used_in::in_launch) refuse(*its.graph);
   }
   void look(conditional_work const& its) const {
-    if (by_ != use::in_launch) return;
+    if (by_ != used_in::in_launch) return;
     for (auto const& body : its.bodies) refuse(*body);
   }
   template <class Other>
@@ -134,7 +134,7 @@ class user {
   void note(memory_lease const& its, char const* of) const {
     auto const is_it = [&its](memory_use const& known) { return known.lease.memory == its.memory; };
     bool const is_launchs = its.number == 0;
-    if ((is_launchs && by_ != use::in_launch) || std::ranges::any_of(*uses_, is_it)) return;
+    if ((is_launchs && by_ != used_in::in_launch) || std::ranges::any_of(*uses_, is_it)) return;
     uses_->push_back({its, of});
   }
 
@@ -162,7 +162,7 @@ class user {
   }
 
   char const* const call_;
-  use const by_;
+  used_in const by_;
   std::uint64_t const capture_ = 0;
   std::vector<memory_use>* const uses_ = nullptr;
   idle_memory_question const is_idle_;  // null: not asked
@@ -185,13 +185,13 @@ audits asked_audits() noexcept {
 
 std::vector<memory_use> refuse_operands(char const* call, work const& what) {
   std::vector<memory_use> uses;
-  user(call, use::on_stream, &uses).refuse(what);
+  user(call, used_in::on_stream, &uses).refuse(what);
   return uses;
 }
 
 std::vector<memory_use> refuse_operands(char const* call, graph_state const& graph) {
   std::vector<memory_use> uses;
-  user(call, use::in_launch, &uses).refuse(graph);
+  user(call, used_in::in_launch, &uses).refuse(graph);
   return uses;
 }
 
