@@ -43,8 +43,8 @@ void on_kernels_fault(int signal, siginfo_t* told, void* /*context*/) {
         std::get<kernel_work>(running->what).code->name.c_str(), told->si_addr);
   } else if (this_thread_unchecked().reclaims != 0) {
     say("escrow::sim: a destructor, or a pool's `destroy` or `recycle`, reads or writes at %p, "
-        "where "
-        "no memory is: what it captures, or points to, has to outlive the pool, or the owner\n",
+        "where no memory is: what it captures, or points to, has to outlive the pool, or the "
+        "owner\n",
         told->si_addr);
   } else if (this_thread_unchecked().in_callback != 0) {
     say("escrow::sim: a host function of a stream or graph reads or writes at %p, where no memory "
