@@ -83,8 +83,7 @@ bool is_for_work(device_pages& its, std::uintptr_t address, bool reads) {
         is_claimed ? "scratch of \"" : "memory", of, is_claimed ? "\"" : "",
         reinterpret_cast<void*>(address),
         is_claimed ? "its claim, or since the launch began" : "it was allocated",
-        is_claimed ? ", by pointers that kernels are given, not by those in memory, and keep what "
-                     "is to stay in memory that stays claimed"
+        is_claimed ? ", and keep what is to stay in memory that stays claimed"
                    : "; what is captured writes it when its graph is launched");
     std::abort();
   }

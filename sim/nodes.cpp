@@ -33,7 +33,8 @@ bool fits(cudaPitchedPtr const& memory, cudaPos const& position, cudaExtent cons
 }
 
 // The last byte of its last row is beyond the memory of the first one.
-bool ends_beyond(cudaPitchedPtr const& memory, cudaPos const& position, cudaExtent const& extent) {
+bool ends_beyond(char const* operand, cudaPitchedPtr const& memory, cudaPos const& position,
+                 cudaExtent const& extent) {
   auto const to = [&](std::size_t x, std::size_t y, std::size_t z) {
     return (z * memory.ysize + y) * memory.pitch + x;
   };
@@ -41,7 +42,7 @@ bool ends_beyond(cudaPitchedPtr const& memory, cudaPos const& position, cudaExte
   auto const end =
       to(position.x + extent.width, position.y + extent.height - 1, position.z + extent.depth - 1);
   void const* const first = static_cast<char const*>(memory.ptr) + begin;
-  refuse_overrun(first, end - begin);
+  refuse_overrun(operand, first, end - begin);
   return is_beyond(first, end - begin);
 }
 
@@ -155,7 +156,7 @@ cudaError_t make_fill(cudaMemsetParams const& p, work& what) {
   bool const is_nothing = p.width == 0 || p.height == 0;
   if ((p.dst == nullptr && !is_nothing) || !is_aligned(p)) return cudaErrorInvalidValue;
   if (p.height > 1 && p.pitch < p.width * p.elementSize) return cudaErrorInvalidValue;
-  refuse_overrun(p.dst, bytes_of(p));
+  refuse_overrun("a fill of", p.dst, bytes_of(p));
   what = fill_work{p, place_of(p.dst)};
   return cudaSuccess;
 }
@@ -179,7 +180,8 @@ cudaError_t make_work(cudaMemcpy3DParms const& p, work& what) {
     if (p.srcPtr.ptr == nullptr || p.dstPtr.ptr == nullptr) return cudaErrorInvalidValue;
     if (!fits(p.srcPtr, p.srcPos, p.extent) || !fits(p.dstPtr, p.dstPos, p.extent))
       return cudaErrorInvalidPitchValue;
-    if (ends_beyond(p.srcPtr, p.srcPos, p.extent) || ends_beyond(p.dstPtr, p.dstPos, p.extent))
+    if (ends_beyond("a copy from", p.srcPtr, p.srcPos, p.extent) ||
+        ends_beyond("a copy to", p.dstPtr, p.dstPos, p.extent))
       return cudaErrorInvalidValue;
   }
   copy_work made{p, place_of(p.dstPtr.ptr), place_of(p.srcPtr.ptr)};

@@ -61,8 +61,7 @@ std::optional<end_of_memory> end_around(void const* address) {
 
 constexpr char const* advice =
     ": claim all that the work uses; claim<T>(stream, count) counts elements, and claim(stream, "
-    "bytes) "
-    "bytes";
+    "bytes) bytes";
 
 }  // namespace
 
@@ -88,14 +87,14 @@ std::vector<guarded_bytes> guards_of(kernel_code const& code, kernel_args const&
   return all;
 }
 
-void refuse_overrun(void const* begin, std::size_t bytes) {
+void refuse_overrun(char const* operand, void const* begin, std::size_t bytes) {
   if (bytes == 0 || asked_audits() == audits::off) return;
   memory_use const its = lease_around(begin);
   auto const number = reinterpret_cast<std::uintptr_t>(begin);
   std::uintptr_t const end = its.lease.used_end;
   if (end == 0 || number + bytes <= end) return;
-  give_up("a fill or copy of " + std::to_string(bytes) + " bytes from " + text_of(begin) +
-          " on ends " + std::to_string(number + bytes - end) + " bytes behind " + name_of(its) +
+  give_up(std::string(operand) + " " + text_of(begin) + ": its " + std::to_string(bytes) +
+          " bytes end " + std::to_string(number + bytes - end) + " bytes behind " + name_of(its) +
           advice);
 }
 

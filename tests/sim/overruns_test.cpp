@@ -125,20 +125,21 @@ TEST_F(Overruns, OfFillsAndCopies) {
   must(cudaMemsetAsync(lease.data(), 0, bytes, one));
   must(cudaMemcpyAsync(lease.data(), other.data(), bytes, cudaMemcpyDefault, one));
   sync(one);
-  std::string const what = "a fill or copy of 4001 bytes from 0x.* on ends 1 bytes behind ";
-  expect_ended([&] { must(cudaMemsetAsync(lease.data(), 0, bytes + 1, one)); }, what);
+  std::string const what = "0x[0-9a-f]*: its 4001 bytes end 1 bytes behind ";
+  expect_ended([&] { must(cudaMemsetAsync(lease.data(), 0, bytes + 1, one)); },
+               "a fill of " + what);
   expect_ended(
       [&] {
         static_cast<void>(captured(
             [&](cudaStream_t on) { must(cudaMemsetAsync(lease.data(), 0, bytes + 1, on)); }));
       },
-      what);
+      "a fill of " + what);
   auto const all = scratch.claim(one, bytes);
   auto const copy = [&](void* to, void const* from) {
     must(cudaMemcpyAsync(to, from, bytes + 1, cudaMemcpyDefault, one));
   };
-  expect_ended([&] { copy(lease.data(), all->data()); }, what);
-  expect_ended([&] { copy(all->data(), lease.data()); }, what);
+  expect_ended([&] { copy(lease.data(), all->data()); }, "a copy to " + what);
+  expect_ended([&] { copy(all->data(), lease.data()); }, "a copy from " + what);
 }
 
 TEST_F(Overruns, OfMemoryOfAnAllocator) {
