@@ -105,7 +105,9 @@ void expand(graph_state const& graph, op_ptr const& first, op_ptr const& last,
   std::vector<expanded> all;
   for (auto const& node : graph.nodes) {
     auto const make = [&](work what) {
-      return made.emplace_back(make_op(first->stream, std::move(what), first->at));
+      auto const& o = made.emplace_back(make_op(first->stream, std::move(what), first->at));
+      o->by = first->by;
+      return o;
     };
     expanded const its = expand_node(*node, after[node->position].are_early, make, made);
     for (std::size_t i = 0; i < node->before.size(); ++i) {
@@ -145,6 +147,7 @@ void release_all(op_ptr const& first, op_ptr const& last, std::vector<op_ptr> co
 // Runs a sorted graph as part of `o`, which is not completed by it; then calls `finished`.
 void run_inside(graph_state const& graph, op_ptr const& o, std::function<void()> finished) {
   auto const first = make_op(o->stream, empty_work{}, o->at);
+  first->by = o->by;
   auto const last = make_op(o->stream, empty_work{}, o->at);
   last->finished = std::move(finished);
   std::vector<op_ptr> made;
@@ -197,6 +200,7 @@ cudaError_t launch(api_call& c, std::shared_ptr<exec_state> const& exec,
   graph_blocks left;
   if (auto const error = book_launch(*exec, left); error != cudaSuccess) return error;
   auto const first = make_op(stream, empty_work{});
+  first->by = callers_of_work();
   link_stream_order(first);
   link_behind(exec->last_end, first);
   come_behind_events(*exec->graph, *stream);

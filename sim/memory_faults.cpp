@@ -23,13 +23,23 @@ extern "C" {
 namespace escrow::sim::model {
 namespace {
 
-// In a signal handler nothing may allocate, as give_up() does.
+// Allocates nothing, unlike give_up(): this is for a signal handler.
 template <class... Values>
 void say(char const* text, Values... values) {
   std::array<char, 640> line{};
   int const count = std::snprintf(line.data(), line.size(), text, values...);
   std::size_t const shown = std::min(line.size() - 1, static_cast<std::size_t>(count));
   static_cast<void>(!::write(STDERR_FILENO, line.data(), shown));
+}
+
+// In a fault that is known to come from no function that allocates.
+[[noreturn]] void end_process() {
+  print_callers();
+  std::abort();
+}
+
+// Allocates nothing.
+void print_frames() {
   std::array<void*, 32> frames{};
   ::backtrace_symbols_fd(frames.data(), ::backtrace(frames.data(), frames.size()), STDERR_FILENO);
 }
@@ -41,15 +51,18 @@ void on_kernels_fault(int signal, siginfo_t* told, void* /*context*/) {
         "what it was given, or was given no address; claim<T>(stream, count) counts elements, and "
         "claim(stream, bytes) bytes\n",
         std::get<kernel_work>(running->what).code->name.c_str(), told->si_addr);
+    print_callers();
   } else if (this_thread_unchecked().reclaims != 0) {
     say("escrow::sim: a destructor, or a pool's `destroy` or `recycle`, reads or writes at %p, "
         "where no memory is: what it captures, or points to, has to outlive the pool, or the "
         "owner\n",
         told->si_addr);
+    print_frames();
   } else if (this_thread_unchecked().in_callback != 0) {
     say("escrow::sim: a host function of a stream or graph reads or writes at %p, where no memory "
         "is: its argument has to outlive the work; let a graph keep it by retain()\n",
         told->si_addr);
+    print_frames();
   }
   ::signal(signal, SIG_DFL);  // it comes again, and ends the process
 }
@@ -85,7 +98,7 @@ bool is_for_work(device_pages& its, std::uintptr_t address, bool reads) {
         is_claimed ? "its claim, or since the launch began" : "it was allocated",
         is_claimed ? ", and keep what is to stay in memory that stays claimed"
                    : "; what is captured writes it when its graph is launched");
-    std::abort();
+    end_process();
   }
   its.of_work.open(address, 1);
   return true;
@@ -107,14 +120,14 @@ void use_pinned(device_pages& its, std::uintptr_t address, bool is_write) {
         : is_result ? "; a kernel that only reads it takes a pointer to const; for a flag, "
                       "sim::let_work_share(true)"
                     : "; for a flag, sim::let_work_share(true)");
-    std::abort();
+    end_process();
   }
   if (is_hosts && its.pinned.is_idle(address)) {
     say("escrow::sim: the host uses pinned memory at %p that is free in its pool: its lease has "
         "ended, and the next one gets it; keep the lease as long as the host uses what it has "
         "(ESCROW_MEMORY=apart)\n",
         reinterpret_cast<void*>(address));
-    std::abort();
+    end_process();
   }
   pinned_pages::open(address);
 }
@@ -138,7 +151,7 @@ void on_fault(int signal, siginfo_t* told, void* context) {
   say("escrow::sim: the host reads or writes memory of the device at %p, which no host can on most "
       "GPUs: copy by cudaMemcpyAsync, or use pinned memory (ESCROW_MEMORY=apart)\n",
       told->si_addr);
-  std::abort();
+  end_process();
 }
 
 }  // namespace

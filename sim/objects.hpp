@@ -3,6 +3,7 @@
 // operations. Handles of streams, events, graphs and execs are no addresses of these (handles.hpp).
 #pragma once
 
+#include "callers.hpp"
 #include "order.hpp"
 #include "recycled.hpp"
 #include "work.hpp"
@@ -76,6 +77,7 @@ struct op {
   std::uint64_t turns = 0;                  // of a loop: how often its body has run
   position at = {};                         // of a launch's node: the launch's
   std::vector<new_scratch> makes_new = {};  // as it begins
+  std::shared_ptr<callers const> by = {};   // who enqueued it, if anybody asked
   bool is_of_leases = true;                 // what it uses, or it is of a launch
   bool done = false;
   bool began = false;

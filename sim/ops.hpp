@@ -10,6 +10,10 @@ namespace escrow::sim::model {
 
 // The state's mutex is held by whoever calls these.
 
+// Who enqueues work now; null unless ESCROW_AUDIT=1 or ESCROW_MEMORY=apart asks for it: it takes a
+// while.
+std::shared_ptr<callers const> callers_of_work();
+
 // An operation on `stream` that waits for nothing yet. link() what it follows, then release() it.
 op_ptr make_op(std::shared_ptr<stream_state> const& stream, work what, position at = {});
 // `later` waits for `earlier`, unless that is null or done.

@@ -63,6 +63,7 @@ bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
   if (fails_for_lack_of_code(o)) return true;
   auto& me = this_thread_unchecked();
   auto* const outer = std::exchange(me.kernel, o.get());
+  work_of_callers const begun(o->by.get());
   if (!o->began) {
     o->began = true;
     o->began_at = time_now();

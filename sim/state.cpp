@@ -2,14 +2,10 @@
 // The one state: its clock, its random numbers, its options.
 #include "state.hpp"
 
-#include <cxxabi.h>
-#include <dlfcn.h>
-#include <execinfo.h>
+#include "callers.hpp"
 
-#include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 
 namespace escrow::sim::model {
 void forget_stream(stream_state& stream) {
@@ -37,27 +33,6 @@ std::uint64_t pick(std::uint64_t low, std::uint64_t high) {
   // Not std::uniform_int_distribution, whose results differ between standard libraries.
   return low + the().random() % (high - low + 1);
 }
-
-namespace {
-// The functions that called, innermost first, as far as the dynamic linker knows their names.
-void print_callers() {
-  std::array<void*, 48> frames{};
-  int const count = backtrace(frames.data(), static_cast<int>(frames.size()));
-  for (int i = 1; i < count; ++i) {
-    Dl_info found{};
-    if (dladdr(frames[static_cast<std::size_t>(i)], &found) == 0 || found.dli_sname == nullptr) {
-      continue;
-    }
-    int status = 0;
-    std::unique_ptr<char, decltype(&std::free)> const name(
-        abi::__cxa_demangle(found.dli_sname, nullptr, nullptr, &status), &std::free);
-    std::string_view const text = name != nullptr ? name.get() : found.dli_sname;
-    auto const is_of = [text](std::string_view part) { return text.find(part) < text.find('('); };
-    if (is_of("std::") || is_of("escrow::sim::model::")) continue;  // of no use to the reader
-    std::fprintf(stderr, "  called by %s\n", text.data());
-  }
-}
-}  // namespace
 
 void give_up(std::string const& why) {
   std::fflush(stdout);  // what the program said before
