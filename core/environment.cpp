@@ -44,14 +44,18 @@ audits asked_audits() noexcept {
   return asked;
 }
 
-bool is_reuse_late() noexcept {
-  static bool const is_late = value_of("ESCROW_REUSE") == "late";
-  return is_late;
-}
-
 bool asks_guards() noexcept {
   static bool const asks = is_simulated() && value_of("ESCROW_MEMORY") == "apart";
   return asks;
+}
+
+bool is_reuse_late() noexcept {
+  static bool const is_late = [] {
+    std::string_view const value = value_of("ESCROW_REUSE");
+    // What is apart and free has closed pages: the later it is claimed, the more they tell.
+    return value == "late" || (value.empty() && asks_guards());
+  }();
+  return is_late;
 }
 
 bool asks_runtime_calls() noexcept {

@@ -65,6 +65,7 @@ bool slot_pool::state::release_uncovered(claimed_slot& lease) {
   slot* const oldest = of.free.take_uncovered(lease.on.id, &used);
   if (oldest == &used) {
     track(used);
+    note_use(used, environment::lease_event::told);  // it has not ended
     return false;
   }
   lease.what = nullptr;

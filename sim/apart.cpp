@@ -37,6 +37,12 @@ std::size_t fenced_bytes(std::size_t bytes) {
   return (with_slack(bytes) + page_bytes() - 1) / page_bytes() * page_bytes() + page_bytes();
 }
 
+// Memory that begins where other ends could be meant as that one's end: AddressSanitizer leaves a
+// gap by itself, and tells who writes there.
+std::size_t gap_bytes() noexcept {
+  return has_address_sanitizer() ? 0 : guard_bytes;
+}
+
 // Null if there are too many.
 void* new_fenced_memory(std::size_t bytes) noexcept {
   constexpr std::size_t count_max = 8192;  // Linux maps 65,530 ranges for a process
@@ -71,7 +77,7 @@ std::size_t bytes_behind_memory() noexcept {
 
 void* new_device_memory(std::size_t bytes) noexcept {
   if (!is_memory_apart()) {
-    if (has_sanitizer()) return ::operator new(bytes, as_cuda_aligns, std::nothrow);
+    if (has_sanitizer()) return ::operator new(bytes + gap_bytes(), as_cuda_aligns, std::nothrow);
     if (void* const fenced = new_fenced_memory(bytes)) return fenced;
     return ::operator new(with_slack(bytes), as_cuda_aligns, std::nothrow);
   }
@@ -162,6 +168,25 @@ void set_idle(void const* memory, std::size_t bytes, bool is_idle) {
   device_pages& its = memory_pages();
   std::lock_guard const lock(its.mutex);
   its.pinned.set_idle(reinterpret_cast<std::uintptr_t>(memory), bytes, is_idle);
+}
+
+void set_idle_for_work(void const* memory, std::uint64_t since, std::string const& of) {
+  device_pages& its = memory_pages();
+  std::lock_guard const lock(its.mutex);
+  its.of_work.set_idle(reinterpret_cast<std::uintptr_t>(memory), since, of);
+}
+
+void end_idle_for_work(void const* memory) noexcept {
+  device_pages& its = memory_pages();
+  std::lock_guard const lock(its.mutex);
+  its.of_work.end_idle(reinterpret_cast<std::uintptr_t>(memory), its.at_work != 0);
+}
+
+void close_idle(std::uint64_t call) noexcept {
+  if (!is_memory_apart()) return;
+  device_pages& its = memory_pages();
+  std::lock_guard const lock(its.mutex);
+  its.of_work.close_idle(call);
 }
 
 void add_device_pages(void* address, std::size_t bytes) {

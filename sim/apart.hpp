@@ -35,6 +35,11 @@ void begin_pinned_use(work const& what);
 void end_pinned_use(work const& what);
 // The host may not use pinned memory that is free in its pool.
 void set_idle(void const* memory, std::size_t bytes, bool is_idle);
+// Nor may work that later calls than `since` enqueue use what the pool `of` has free.
+void set_idle_for_work(void const* memory, std::uint64_t since, std::string const& of);
+void end_idle_for_work(void const* memory) noexcept;
+// Work that so-manieth a call has enqueued begins.
+void close_idle(std::uint64_t call) noexcept;
 
 // Whole pages become memory of the device that work may use, or are that no more, which changes
 // what may be done with them not at all.

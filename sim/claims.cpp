@@ -22,6 +22,11 @@ bool is_pinned(void const* memory) {
   return place_of(memory).type == cudaMemoryTypeHost;
 }
 
+bool is_all_of_an_allocation(void const* memory, std::size_t bytes) {
+  auto const found = the().allocations.find(memory);
+  return found != the().allocations.end() && found->second.bytes == bytes;
+}
+
 // Any work may write it from now on.
 void forget_claim(void const* memory) {
   memory_lease const its = lease_around(memory).lease;
@@ -42,6 +47,16 @@ void make_claimed_new(op_ptr const& next) {
   for (void const* const memory : std::exchange(next->stream->claimed, {})) {
     memory_use const its = lease_around(memory);
     if (its.lease.memory != nullptr && its.lease.number != 0) note_claimed(next, its);
+  }
+}
+
+void note_constants(kernel_work& k) {
+  if (!is_memory_apart() || asked_audits() == audits::off || the().may_work_share) return;
+  for (std::size_t i = 0; i < k.code->arg_sizes.size(); ++i) {
+    if (k.code->arg_sizes[i] != sizeof(void*) || writes(k, i)) continue;
+    void const* const from = k.args.word(i, 0);
+    if (is_pinned(from))
+      k.pinned.push_back({.begin = reinterpret_cast<std::uintptr_t>(from), .bytes = 1});
   }
 }
 
@@ -72,6 +87,13 @@ void note_event(lease_event what, void const* memory, std::size_t bytes, cudaStr
     return;
   }
   if (is_host) return set_idle(memory, bytes, what == lease_event::ended);
+  if (what == lease_event::ended) {
+    // What shares its allocation with other memory shares its pages, too.
+    if (is_all_of_an_allocation(memory, bytes))
+      set_idle_for_work(memory, the().calls, lease_around(memory).of);
+  } else {
+    end_idle_for_work(memory);
+  }
   if (what != lease_event::claimed) return forget_claim(memory);
   auto const its = the().streams.find(stream);
   if (its != nullptr) its->claimed.push_back(memory);

@@ -11,6 +11,9 @@ namespace escrow::sim::model {
 // for the stream before is new, also if only pointers in memory lead to it. Lock held.
 void make_claimed_new(op_ptr const& next);
 
+// A kernel reads the first byte, at least, of pinned memory behind a pointer to const. Lock held.
+void note_constants(kernel_work& k);
+
 // Work of this thread; a kernel's that is given pinned memory by its leases then knows how much it
 // uses. Lock held.
 void take_given(thread_record& me, work& what);

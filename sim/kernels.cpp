@@ -2,6 +2,7 @@
 // Registered kernels, and what a launch of one copies.
 #include "kernels.hpp"
 
+#include "claims.hpp"
 #include "overruns.hpp"
 #include "thread.hpp"
 
@@ -47,6 +48,7 @@ cudaError_t make_kernel_work(cudaKernelNodeParams const& params, kernel_work& ou
   out.args = kernel_args(code->arg_sizes, params.kernelParams);
   out.guards = guards_of(*code, out.args);
   out.shape = params;
+  note_constants(out);
   return cudaSuccess;
 }
 

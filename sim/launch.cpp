@@ -98,6 +98,11 @@ expanded expand_node(CUgraphNode_st const& node, bool has_early_dependents, Make
   return its;
 }
 
+void share_call(op const& from, op& part) {
+  part.by = from.by;
+  part.call = from.call;
+}
+
 // Makes the operations of a sorted graph between `first` and `last`, and adds them to `made`.
 void expand(graph_state const& graph, op_ptr const& first, op_ptr const& last,
             std::vector<op_ptr>& made) {
@@ -106,7 +111,7 @@ void expand(graph_state const& graph, op_ptr const& first, op_ptr const& last,
   for (auto const& node : graph.nodes) {
     auto const make = [&](work what) {
       auto const& o = made.emplace_back(make_op(first->stream, std::move(what), first->at));
-      o->by = first->by;
+      share_call(*first, *o);
       return o;
     };
     expanded const its = expand_node(*node, after[node->position].are_early, make, made);
@@ -147,7 +152,7 @@ void release_all(op_ptr const& first, op_ptr const& last, std::vector<op_ptr> co
 // Runs a sorted graph as part of `o`, which is not completed by it; then calls `finished`.
 void run_inside(graph_state const& graph, op_ptr const& o, std::function<void()> finished) {
   auto const first = make_op(o->stream, empty_work{}, o->at);
-  first->by = o->by;
+  share_call(*o, *first);
   auto const last = make_op(o->stream, empty_work{}, o->at);
   last->finished = std::move(finished);
   std::vector<op_ptr> made;
@@ -200,7 +205,7 @@ cudaError_t launch(api_call& c, std::shared_ptr<exec_state> const& exec,
   graph_blocks left;
   if (auto const error = book_launch(*exec, left); error != cudaSuccess) return error;
   auto const first = make_op(stream, empty_work{});
-  first->by = callers_of_work();
+  note_call(*first);
   link_stream_order(first);
   link_behind(exec->last_end, first);
   come_behind_events(*exec->graph, *stream);

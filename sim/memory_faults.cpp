@@ -76,9 +76,30 @@ bool reads_unwritten(work_pages const& its, copy_work const& copy, char const* o
   return *of != '\0' && its.are_unwritten(begin, has_rows ? 1 : shape.extent.width);
 }
 
+// What is free in its pool is so for work that was enqueued after its lease had ended. Ends the
+// process, or opens it.
+void use_idle(device_pages& its, std::uintptr_t address, bool reads) {
+  auto const idle = its.of_work.idle_at(address);
+  if (!idle) return;
+  op const* const running = this_thread_unchecked().kernel;
+  if (running != nullptr && running->call > idle->since) {
+    auto const* const kernel = std::get_if<kernel_work>(&running->what);
+    say("escrow::sim: %s%s%s %s memory of \"%s\" at %p that is free there: its lease has ended "
+        "before the call that enqueued this, and a pointer in memory leads there; end the lease "
+        "behind the last work that uses it, or give that work no such pointer "
+        "(ESCROW_MEMORY=apart)\n",
+        kernel != nullptr ? "kernel \"" : "work",
+        kernel != nullptr ? kernel->code->name.c_str() : "", kernel != nullptr ? "\"" : "",
+        reads ? "reads" : "writes", idle->of, reinterpret_cast<void*>(address));
+    end_process();
+  }
+  its.of_work.end_idle(address, true);
+}
+
 // At work the device's memory is open, but for what is unwritten: work may write that. Returns
 // false for the host, whose work is none.
 bool is_for_work(device_pages& its, std::uintptr_t address, bool reads) {
+  use_idle(its, address, reads);
   char const* const of = its.of_work.name_at(address);
   if (of == nullptr) return true;  // another thread has opened it
   op const* const running = this_thread_unchecked().kernel;
@@ -165,8 +186,12 @@ void watch_faults(device_pages& its) {
   its.is_watched = ::sigaction(SIGSEGV, &ours, &its.others) == 0;
 }
 
+bool has_address_sanitizer() noexcept {
+  return &__asan_poison_memory_region != nullptr;
+}
+
 bool has_sanitizer() noexcept {
-  return &__asan_poison_memory_region != nullptr || &__tsan_acquire != nullptr;
+  return has_address_sanitizer() || &__tsan_acquire != nullptr;
 }
 
 void watch_kernels() {

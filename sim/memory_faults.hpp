@@ -8,6 +8,7 @@ namespace escrow::sim::model {
 
 // The program has AddressSanitizer or ThreadSanitizer.
 [[nodiscard]] bool has_sanitizer() noexcept;
+[[nodiscard]] bool has_address_sanitizer() noexcept;
 
 // From now on. Under its lock.
 void watch_faults(device_pages& its);

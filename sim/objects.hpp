@@ -78,6 +78,7 @@ struct op {
   position at = {};                         // of a launch's node: the launch's
   std::vector<new_scratch> makes_new = {};  // as it begins
   std::shared_ptr<callers const> by = {};   // who enqueued it, if anybody asked
+  std::uint64_t call = 0;                   // the so-manieth enqueued it
   bool is_of_leases = true;                 // what it uses, or it is of a launch
   bool done = false;
   bool began = false;

@@ -34,9 +34,10 @@ void leave_stream(op_ptr const& o) {
 
 }  // namespace
 
-std::shared_ptr<callers const> callers_of_work() {
-  if (asked_audits() != audits::all && !is_memory_apart()) return nullptr;
-  return std::make_shared<callers const>(callers_here());
+void note_call(op& enqueued) {
+  enqueued.call = the().calls;
+  if (asked_audits() == audits::all || is_memory_apart())
+    enqueued.by = std::make_shared<callers const>(callers_here());
 }
 
 op_ptr make_op(std::shared_ptr<stream_state> const& stream, work what, position at) {
@@ -91,7 +92,7 @@ void take_place(op_ptr const& o) {
 op_ptr append(std::shared_ptr<stream_state> const& stream, work what,
               std::span<op_ptr const> earlier) {
   auto o = make_op(stream, std::move(what));
-  o->by = callers_of_work();
+  note_call(*o);
   link_stream_order(o);
   for (auto const& e : earlier) link_behind(e, o);
   take_place(o);

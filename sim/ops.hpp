@@ -10,9 +10,9 @@ namespace escrow::sim::model {
 
 // The state's mutex is held by whoever calls these.
 
-// Who enqueues work now; null unless ESCROW_AUDIT=1 or ESCROW_MEMORY=apart asks for it: it takes a
-// while.
-std::shared_ptr<callers const> callers_of_work();
+// The current call enqueues it. Whose call that is, is noted if ESCROW_AUDIT=1 or
+// ESCROW_MEMORY=apart asks for it: it takes a while.
+void note_call(op& enqueued);
 
 // An operation on `stream` that waits for nothing yet. link() what it follows, then release() it.
 op_ptr make_op(std::shared_ptr<stream_state> const& stream, work what, position at = {});

@@ -68,6 +68,7 @@ bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
     o->began = true;
     o->began_at = time_now();
     refuse_freed(o->what);
+    close_idle(o->call);
     make_all_new(*o);
     set_guards(o->what);
     watch_kernels();

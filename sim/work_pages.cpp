@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 #include "pages.hpp"
 
@@ -56,7 +57,13 @@ void work_pages::set_rights(bool at_work) const noexcept {
     protect(begin, end - begin, at_work ? PROT_READ | PROT_WRITE : PROT_NONE);
   }
   if (!at_work) return;
-  for (auto const& each : all_) close_unwritten(each, 0, each.second.are_unwritten.size());
+  for (auto const& each : all_) {
+    if (each.second.is_idle == idle::closed) {
+      protect(each.first, end_of(each) - each.first, PROT_NONE);
+    } else {
+      close_unwritten(each, 0, each.second.are_unwritten.size());
+    }
+  }
 }
 
 void work_pages::make_new(std::uintptr_t begin, std::size_t bytes, std::string const& of) {
@@ -118,6 +125,43 @@ void work_pages::open(std::uintptr_t begin, std::size_t bytes) noexcept {
   }
   protect(found->first + first * page_bytes(), (end - first) * page_bytes(),
           PROT_READ | PROT_WRITE);
+}
+
+void work_pages::set_idle(std::uintptr_t begin, std::uint64_t since, std::string const& of) {
+  auto const found = all_.find(begin);
+  if (found == all_.end()) return;
+  soon_idle_.push_back(begin);
+  pages& its = found->second;
+  its.is_idle = idle::soon;
+  its.idle_since = since;
+  its.of = {};
+  std::strncpy(its.of.data(), of.c_str(), its.of.size() - 1);
+}
+
+void work_pages::close_idle(std::uint64_t call) noexcept {
+  std::erase_if(soon_idle_, [&](std::uintptr_t begin) {
+    auto const found = all_.find(begin);
+    if (found == all_.end() || found->second.is_idle != idle::soon) return true;
+    if (found->second.idle_since >= call) return false;
+    found->second.is_idle = idle::closed;
+    protect(begin, end_of(*found) - begin, PROT_NONE);
+    return true;
+  });
+}
+
+void work_pages::end_idle(std::uintptr_t address, bool at_work) noexcept {
+  auto const found = around(address);
+  if (found == all_.end()) return;
+  auto& its = const_cast<pages&>(found->second);
+  if (std::exchange(its.is_idle, idle::no) != idle::closed || !at_work) return;
+  protect(found->first, end_of(*found) - found->first, PROT_READ | PROT_WRITE);
+  close_unwritten(*found, 0, its.are_unwritten.size());
+}
+
+std::optional<work_pages::idle_memory> work_pages::idle_at(std::uintptr_t address) const noexcept {
+  auto const found = around(address);
+  if (found == all_.end() || found->second.is_idle != idle::closed) return std::nullopt;
+  return idle_memory{found->second.idle_since, found->second.of.data()};
 }
 
 }  // namespace escrow::sim::model

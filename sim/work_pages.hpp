@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of the device in pages, if it is apart, and which of them no work has written since their
-// memory was allocated or claimed. Who reads such a page gets a text.
+// Memory of the device in pages, if it is apart: which of them no work has written since their
+// memory was allocated or claimed, and what is free in its pool. Who reads a page of the first, or
+// uses one of the second, gets a text.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +22,7 @@ class work_pages {
   void remove(std::uintptr_t begin) { all_.erase(begin); }
   [[nodiscard]] bool has(std::uintptr_t address) const noexcept;
 
-  // At work all are open but the unwritten ones; else none is.
+  // At work all are open but the unwritten and the idle ones; else none is.
   void set_rights(bool at_work) const noexcept;
   // All bytes of that memory there are 0xff, and its whole pages are unwritten, and closed. `of`:
   // the pool's name; empty: the memory is new. At work.
@@ -32,11 +34,27 @@ class work_pages {
   // The pages there count as written, and are open. Allocates nothing.
   void open(std::uintptr_t begin, std::size_t bytes) noexcept;
 
+  // All of the memory that begins there is free in the pool `of`, for work of later calls than
+  // `since`; as the first of that begins, the pages are closed. No effect on other memory.
+  void set_idle(std::uintptr_t begin, std::uint64_t since, std::string const& of);
+  void close_idle(std::uint64_t call) noexcept;
+  // It is claimed, or used by work of before. Allocates nothing.
+  void end_idle(std::uintptr_t address, bool at_work) noexcept;
+  struct idle_memory {
+    std::uint64_t since;
+    char const* of;
+  };
+  // Whether an address is in idle memory that is closed.
+  [[nodiscard]] std::optional<idle_memory> idle_at(std::uintptr_t address) const noexcept;
+
  private:
+  enum class idle : std::uint8_t { no, soon, closed };
   struct pages {
     std::vector<bool> are_unwritten;
     std::size_t unwritten = 0;  // so many
     std::array<char, 64> of{};
+    idle is_idle = idle::no;
+    std::uint64_t idle_since = 0;
   };
   using all = std::map<std::uintptr_t, pages>;
 
@@ -45,7 +63,8 @@ class work_pages {
   static void close_unwritten(all::value_type const& of, std::size_t first, std::size_t end);
   [[nodiscard]] all::const_iterator around(std::uintptr_t address) const noexcept;
 
-  all all_;  // by their begin; they do not overlap
+  all all_;                                // by their begin; they do not overlap
+  std::vector<std::uintptr_t> soon_idle_;  // where such memory begins, or began
 };
 
 }  // namespace escrow::sim::model

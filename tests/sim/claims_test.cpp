@@ -9,6 +9,7 @@
 #include <escrow/sim.hpp>
 
 #include "deep.hpp"
+#include "graph_nodes.hpp"
 #include "pool_world.hpp"
 
 namespace escrow::test {
@@ -24,12 +25,19 @@ void add_on_host(int* to, int what) {
   *to += what;
 }
 auto* const add = sim::register_kernel<&add_on_host>("add");
+void set_on_host(int* to, int value) {
+  *to = value;
+}
+auto* const set_to = sim::register_kernel<&set_on_host>("set");
 void raise_on_host(int* to) {
   std::atomic_ref<int>(*to).store(1);
 }
 auto* const raise_flag = sim::register_kernel<&raise_on_host>("raise");
 void take_on_host(int const* /*from*/) {}
 auto* const take = sim::register_kernel<&take_on_host>("take");
+
+void await_on_host(int const volatile* /*from*/) {}
+auto* const await = sim::register_kernel<&await_on_host>("await");
 
 class MemoryOfLeases : public pool_world {
  protected:
@@ -85,6 +93,63 @@ TEST_F(MemoryOfLeases, IsNewForTheNextWorkInARun) {
   }
   sync(one);
   EXPECT_EQ(*cells.data(), 4);
+}
+
+// A table of addresses outlives a lease: nobody has claimed the memory since, or others had it.
+TEST_F(MemoryOfLeases, IsClosedToWorkThatComesBehindTheEnd) {
+  auto table = staging.claim<int*>(one, 1);
+  {
+    auto const lease = scratch.claim<int>(one, count);
+    table.data()[0] = lease.data();
+    launch(one, fill_each, {}, table, std::size_t{1}, 1);
+  }
+  sync(one);
+  auto const expect_told = [&] {
+    EXPECT_DEATH(
+        {
+          launch(one, fill_each, {}, table, std::size_t{1}, 2);
+          sync(one);
+        },
+        "kernel .fill_each. writes memory of .blocks of 256 bytes. at 0x.* that is free there: ");
+    graph_exec exec(
+        captured([&](cudaStream_t on) { launch(on, fill_each, {}, table, std::size_t{1}, 2); }));
+    EXPECT_DEATH(
+        {
+          exec.launch(one);
+          sync(one);
+        },
+        "kernel .fill_each. writes memory of .blocks of 256 bytes. at 0x.* that is free there: ");
+  };
+  expect_told();
+  for (int i = 1; i <= 40; ++i) run_batch(one, i);  // others had it
+  sync(one);
+  expect_told();
+}
+
+// Also to a body that a graph begins to run later.
+TEST_F(MemoryOfLeases, StaysOpenToWorkOfBeforeTheEnd) {
+  auto table = staging.claim<int*>(one, 1);
+  owned_graph const graph = make_graph();
+  auto const body =
+      add_conditional_node(graph, make_condition(graph, 1), cudaGraphCondTypeIf).bodies[0];
+  must(cudaStreamBeginCaptureToGraph(two, body, nullptr, nullptr, 0, cudaStreamCaptureModeRelaxed));
+  launch(two, fill_each, {}, table.data(), std::size_t{1}, 3);
+  cudaGraph_t ended = nullptr;
+  must(cudaStreamEndCapture(two, &ended));
+  owned_exec const exec = instantiate(graph);
+  hold_up(one);
+  {
+    auto const lease = scratch.claim<int>(one, count);
+    table.data()[0] = lease.data();
+    must(cudaGraphLaunch(exec, one));
+    must(launch_copy(one, cells.data(), lease.data(), 1));
+  }
+  auto other = scratch.claim<int>(two, count);
+  launch(two, set_to, {}, other, 5);  // it begins first
+  sync(two);
+  flag.raise();
+  sync(one);
+  EXPECT_EQ(*cells.data(), 3);
 }
 
 // What waits for an event of the claiming stream may write it before that stream works on.
@@ -225,6 +290,36 @@ TEST_F(MemoryOfLeases, ThatIsPinnedIsNotTheHostsBesideAKernelThatIsGivenIt) {
   flag.raise();
   sync(one);
   EXPECT_EQ(*memory, 3);
+}
+
+// It reads the first value, at least, behind a pointer to const, in a graph, too.
+TEST_F(MemoryOfLeases, ThatIsPinnedIsNotTheHostsToWriteBesideAKernelThatReadsIt) {
+  device_buffer<int> const token(count, memory_source::pinned_host());
+  int volatile* const memory = token.data();
+  *memory = 1;
+  hold_up(one);
+  launch(one, take, {}, token.data());
+  auto const expect_told = [&] {
+    EXPECT_DEATH(*memory = 2, "the host writes pinned memory at 0x.* a kernel, .* has yet to read");
+  };
+  expect_told();
+  memory[1] = *memory;  // how far it goes is not known
+  flag.raise();
+  sync(one);
+  *memory = 3;
+  graph_exec exec(captured([&](cudaStream_t on) { launch(on, take, {}, token.data()); }));
+  flag.lower();
+  hold_up(one);
+  exec.launch(one);
+  expect_told();
+  flag.raise();
+  sync(one);
+  flag.lower();
+  hold_up(one);
+  launch(one, await, {}, token.data());
+  *memory = 4;  // others may write what is volatile
+  flag.raise();
+  sync(one);
 }
 
 TEST_F(MemoryOfLeases, ThatIsPinnedMayBeAFlag) {

@@ -17,8 +17,8 @@ enum class audits : std::uint8_t { by_default, off, on };
 
 // Each variable is read once. Any thread.
 [[nodiscard]] audits asked_audits() noexcept;
-[[nodiscard]] bool is_reuse_late() noexcept;       // ESCROW_REUSE=late
-[[nodiscard]] bool asks_guards() noexcept;         // ESCROW_MEMORY=apart, if simulated
+[[nodiscard]] bool is_reuse_late() noexcept;  // ESCROW_REUSE=late, or not set and asks_guards()
+[[nodiscard]] bool asks_guards() noexcept;    // ESCROW_MEMORY=apart, if simulated
 [[nodiscard]] bool asks_runtime_calls() noexcept;  // ESCROW_RUNTIME_CALLS=1
 [[nodiscard]] bool is_simulated() noexcept;
 // Of the simulated runtime: 0 if its time is not stepped, else it grows with each step.

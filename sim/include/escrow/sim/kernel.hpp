@@ -33,8 +33,9 @@ enum class argument_kind : std::uint8_t { unknown, value, pointer, pointer_to_co
 template <class T>
 inline constexpr argument_kind kind_of =
     !std::is_pointer_v<T> || std::is_function_v<std::remove_pointer_t<T>> ? argument_kind::value
-    : std::is_const_v<std::remove_pointer_t<T>> ? argument_kind::pointer_to_const
-                                                : argument_kind::pointer;
+    : !std::is_const_v<std::remove_pointer_t<T>>                          ? argument_kind::pointer
+    : std::is_volatile_v<std::remove_pointer_t<T>> ? argument_kind::unknown  // others may write it
+                                                   : argument_kind::pointer_to_const;
 
 // For register_kernel<function>(), which knows the parameters' types.
 void register_typed_kernel(void const* address, kernel fn, std::vector<std::size_t> arg_sizes,
