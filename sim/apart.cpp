@@ -228,13 +228,14 @@ void open_what_it_writes(work const& what) noexcept {
   if (auto const* const fill = std::get_if<fill_work>(&what)) {
     cudaMemsetParams const& shape = fill->shape;
     if (shape.height != 1) return;
-    its.of_work.open(reinterpret_cast<std::uintptr_t>(shape.dst), shape.width * shape.elementSize);
+    write_for_now(its, reinterpret_cast<std::uintptr_t>(shape.dst),
+                  shape.width * shape.elementSize);
   }
   if (auto const* const copy = std::get_if<copy_work>(&what)) {
     cudaMemcpy3DParms const& shape = copy->shape;
     if (shape.extent.height != 1 || shape.extent.depth != 1) return;
-    its.of_work.open(reinterpret_cast<std::uintptr_t>(shape.dstPtr.ptr) + shape.dstPos.x,
-                     shape.extent.width);
+    write_for_now(its, reinterpret_cast<std::uintptr_t>(shape.dstPtr.ptr) + shape.dstPos.x,
+                  shape.extent.width);
   }
 }
 

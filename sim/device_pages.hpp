@@ -20,6 +20,8 @@ struct device_pages {
   pinned_pages pinned = {};
   std::unordered_set<std::uintptr_t> fenced = {};  // memory that is not apart, by its begin
   std::size_t at_work = 0;
+  std::size_t bodies = 0;          // of kernels that run
+  std::uint64_t bodies_begun = 0;  // so far
   bool is_watched = false;
   struct sigaction others = {};  // the handler before
 };

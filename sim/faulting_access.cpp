@@ -84,7 +84,84 @@ bool reads_too(unsigned char const* code) {
   }
 }
 
+constexpr unsigned widest = 64;
+
+// Which instruction it is: the byte behind its prefixes, and what these say.
+struct instruction {
+  unsigned char code = 0;
+  bool is_wide = false;     // REX.W
+  bool is_narrow = false;   // 0x66
+  unsigned scalar = 0;      // bytes of a floating-point scalar, of 0xf3 or 0xf2
+  unsigned vector = 0;      // bytes of a vector; 0: it has no code of two bytes
+  bool is_encoded = false;  // by another prefix, whose maps are not told apart
+};
+
+instruction with_vex(unsigned char const* code) {
+  constexpr unsigned char of_three_bytes = 0xc4;
+  bool const has_three = *code == of_three_bytes;
+  unsigned char const last = has_three ? code[2] : code[1];
+  instruction its{.code = has_three ? code[3] : code[2], .vector = (last & 4U) != 0 ? 32U : 16U};
+  its.is_wide = has_three && (last & 0x80U) != 0;
+  unsigned const prefix = last & 3U;
+  its.scalar = prefix == 2 ? 4 : prefix == 3 ? 8 : 0;
+  its.is_encoded = has_three && (code[1] & 0x1fU) != 1;
+  return its;
+}
+
+instruction instruction_at(unsigned char const* code) {
+  instruction its;
+  for (; is_prefix(*code) || *code == 0xf0; ++code) {
+    if (*code == 0x66) its.is_narrow = true;
+    if (*code == 0xf3) its.scalar = 4;
+    if (*code == 0xf2) its.scalar = 8;
+    if ((*code & 0xf8U) == 0x48) its.is_wide = true;
+  }
+  if (*code == 0xc4 || *code == 0xc5) return with_vex(code);
+  if (*code == 0x62) return {.vector = widest, .is_encoded = true};
+  if (*code == 0x0f) {
+    its.vector = 16;
+    its.is_encoded = code[1] == 0x38 || code[1] == 0x3a;
+    ++code;
+  }
+  its.code = *code;
+  return its;
+}
+
+unsigned bytes_of_integer(instruction const& its) {
+  if ((its.code & 1U) == 0) return 1;
+  return its.is_wide ? 8 : its.is_narrow ? 2 : 4;
+}
+
+unsigned bytes_written_by(instruction const& its) {
+  if (its.vector == 0) return bytes_of_integer(its);
+  if (its.is_encoded) return its.vector;
+  switch (its.code) {
+    case 0x11:
+      return its.scalar != 0 ? its.scalar : its.vector;
+    case 0x13:
+    case 0x17:
+    case 0xd6:
+      return 8;
+    case 0x7e:
+    case 0xc3:
+      return its.is_wide ? 8 : 4;
+    case 0xb0:  // cmpxchg, xadd
+    case 0xb1:
+    case 0xc0:
+    case 0xc1:
+      return bytes_of_integer(its);
+    default:
+      return (its.code & 0xf0U) == 0x90 ? 1 : its.vector;  // setcc
+  }
+}
+
 }  // namespace
+
+unsigned written_bytes(void const* context) noexcept {
+  auto const& machine = static_cast<ucontext_t const*>(context)->uc_mcontext;
+  return bytes_written_by(
+      instruction_at(reinterpret_cast<unsigned char const*>(machine.gregs[REG_RIP])));
+}
 
 bool writes_memory(void const* context) noexcept {
   constexpr greg_t write = 2;
@@ -116,6 +193,10 @@ bool reads_memory(void const* context) noexcept {
   return !writes_memory(context);
 }
 
+unsigned written_bytes(void const* /*context*/) noexcept {
+  return 64;
+}
+
 #else
 
 bool writes_memory(void const* /*context*/) noexcept {
@@ -124,6 +205,10 @@ bool writes_memory(void const* /*context*/) noexcept {
 
 bool reads_memory(void const* /*context*/) noexcept {
   return false;
+}
+
+unsigned written_bytes(void const* /*context*/) noexcept {
+  return 64;
 }
 
 #endif

@@ -9,5 +9,7 @@ namespace escrow::sim::model {
 [[nodiscard]] bool reads_memory(void const* context) noexcept;
 // Whether it writes it. True where nobody knows.
 [[nodiscard]] bool writes_memory(void const* context) noexcept;
+// Of one that writes: so many bytes, or fewer, from its address on. 64 where nobody knows.
+[[nodiscard]] unsigned written_bytes(void const* context) noexcept;
 
 }  // namespace escrow::sim::model

@@ -3,6 +3,8 @@
 #include "memory_faults.hpp"
 
 #include "faulting_access.hpp"
+#include "pages.hpp"
+#include "single_step.hpp"
 #include "thread.hpp"
 
 #include <execinfo.h>
@@ -96,19 +98,65 @@ void use_idle(device_pages& its, std::uintptr_t address, bool reads) {
   its.of_work.end_idle(address, true);
 }
 
+// Pages that the calling thread has open: for one instruction of a kernel's body, or else for the
+// work that it does. What another kernel that runs meanwhile writes there nobody sees: then they
+// count as written.
+struct lifted_pages {
+  std::array<std::uintptr_t, 16> all{};
+  std::size_t count = 0;
+  std::uint64_t bodies_begun = 0;
+
+  // False: the page stays open.
+  bool add(device_pages& its, std::uintptr_t address) noexcept {
+    if (count == 0) bodies_begun = its.bodies_begun;
+    if (count == all.size() || !its.of_work.lift(address)) return false;
+    all[count++] = address;
+    return true;
+  }
+  void close(device_pages& its) noexcept {
+    for (std::size_t i = 0; i < count; ++i) {
+      if (bodies_begun == its.bodies_begun) {
+        its.of_work.close_again(all[i]);
+      } else {
+        its.of_work.open(all[i], 1);
+      }
+    }
+    count = 0;
+  }
+};
+thread_local lifted_pages lifted;
+thread_local bool is_in_body = false;
+
+void lift(device_pages& its, std::uintptr_t address) noexcept {
+  std::size_t const others = its.bodies - (is_in_body ? 1 : 0);
+  if (others != 0 || !lifted.add(its, address)) its.of_work.open(address, 1);
+}
+
+// The page is closed: what it has that is written may be read, and all of it may be written.
+void use_closed(device_pages& its, std::uintptr_t address, void* context) {
+  bool const writes = writes_memory(context);
+  bool const is_kernels = std::holds_alternative<kernel_work>(this_thread_unchecked().kernel->what);
+  if (!is_kernels && writes) return its.of_work.open(address, 1);  // rows
+  if (is_in_body && writes) its.of_work.write(address, written_bytes(context));
+  if (!its.of_work.is_in_closed(address)) return;
+  lift(its, address);
+  if (is_in_body && lifted.count != 0) step_over(context);
+}
+
 // At work the device's memory is open, but for what is unwritten: work may write that. Returns
 // false for the host, whose work is none.
-bool is_for_work(device_pages& its, std::uintptr_t address, bool reads) {
+bool is_for_work(device_pages& its, std::uintptr_t address, void* context) {
+  bool const reads = reads_memory(context);
   use_idle(its, address, reads);
-  char const* const of = its.of_work.name_at(address);
-  if (of == nullptr) return true;  // another thread has opened it
+  if (!its.of_work.is_in_closed(address)) return true;  // another thread has opened it
   op const* const running = this_thread_unchecked().kernel;
   if (running == nullptr) return false;
+  char const* const of = its.of_work.name_at(address);
   auto const* const kernel = std::get_if<kernel_work>(&running->what);
   auto const* const copy = std::get_if<copy_work>(&running->what);
-  bool const is_copied =
-      copy != nullptr && running->is_of_leases && reads_unwritten(its.of_work, *copy, of);
-  if (reads && (kernel != nullptr || is_copied)) {
+  bool const is_copied = of != nullptr && copy != nullptr && running->is_of_leases &&
+                         reads_unwritten(its.of_work, *copy, of);
+  if (of != nullptr && reads && (is_in_body || is_copied)) {
     bool const is_claimed = *of != '\0';
     say("escrow::sim: %s%s%s reads %s%s%s at %p that nothing has written since %s: it has any "
         "contents then; write it first%s (ESCROW_MEMORY=apart)\n",
@@ -121,7 +169,7 @@ bool is_for_work(device_pages& its, std::uintptr_t address, bool reads) {
                    : "; what is captured writes it when its graph is launched");
     end_process();
   }
-  its.of_work.open(address, 1);
+  use_closed(its, address, context);
   return true;
 }
 
@@ -159,8 +207,7 @@ void on_fault(int signal, siginfo_t* told, void* context) {
   std::unique_lock lock(its.mutex);  // not this thread's: nothing under it uses such memory
   if (its.pinned.has(address)) return use_pinned(its, address, writes_memory(context));
   bool const is_known = its.of_work.has(address);
-  bool const goes_on =
-      is_known && its.at_work != 0 && is_for_work(its, address, reads_memory(context));
+  bool const goes_on = is_known && its.at_work != 0 && is_for_work(its, address, context);
   lock.unlock();
   if (goes_on) return;
   if (!is_known) {
@@ -177,6 +224,48 @@ void on_fault(int signal, siginfo_t* told, void* context) {
 
 }  // namespace
 
+namespace {
+
+void close_behind_step() noexcept {
+  device_pages& its = memory_pages();
+  std::lock_guard const lock(its.mutex);
+  lifted.close(its);
+}
+
+}  // namespace
+
+running_body::running_body(bool is_one) : is_one_(is_one) {
+  if (!is_one_) return;
+  is_in_body = true;
+  device_pages& its = memory_pages();
+  std::lock_guard const lock(its.mutex);
+  ++its.bodies;
+  ++its.bodies_begun;
+}
+
+running_body::~running_body() {
+  if (!is_one_) return;
+  is_in_body = false;
+  device_pages& its = memory_pages();
+  std::lock_guard const lock(its.mutex);
+  --its.bodies;
+}
+
+void write_for_now(device_pages& its, std::uintptr_t begin, std::size_t bytes) noexcept {
+  its.of_work.write(begin, bytes);
+  std::uintptr_t const end = begin + bytes;
+  for (std::uintptr_t at = begin; at < end; at = (at / page_bytes() + 1) * page_bytes()) {
+    if (its.of_work.is_in_closed(at)) lift(its, at);
+  }
+}
+
+void close_lifted() noexcept {
+  if (lifted.count == 0) return;
+  device_pages& its = memory_pages();
+  std::lock_guard const lock(its.mutex);
+  lifted.close(its);
+}
+
 void watch_faults(device_pages& its) {
   void* frame = nullptr;
   ::backtrace(&frame, 1);  // the first call loads a library
@@ -184,6 +273,7 @@ void watch_faults(device_pages& its) {
   ours.sa_sigaction = &on_fault;
   ours.sa_flags = SA_SIGINFO;
   its.is_watched = ::sigaction(SIGSEGV, &ours, &its.others) == 0;
+  if (can_step()) watch_steps(&close_behind_step);
 }
 
 bool has_address_sanitizer() noexcept {

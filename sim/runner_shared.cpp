@@ -71,6 +71,7 @@ bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
     close_idle(o->call);
     make_all_new(*o);
     set_guards(o->what);
+    close_lifted();
     watch_kernels();
   }
   ++s.running;
@@ -79,8 +80,12 @@ bool perform_unlocked(std::unique_lock<std::mutex>& lock, op_ptr const& o) {
   {
     device_at_work const reaches_its_memory;
     open_what_it_writes(o->what);
-    done = perform(o->what);
+    {
+      running_body const body(is_memory_apart() && std::holds_alternative<kernel_work>(o->what));
+      done = perform(o->what);
+    }
     look_at_guards(o->what);
+    close_lifted();
   }
   me.kernel = outer;
   lock.lock();

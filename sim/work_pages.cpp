@@ -10,8 +10,35 @@
 #include <utility>
 
 #include "pages.hpp"
+#include "single_step.hpp"
 
 namespace escrow::sim::model {
+namespace {
+
+constexpr unsigned lifts_max = 20'000;  // of some microseconds each
+constexpr std::size_t parts = 64;
+constexpr std::uint64_t all_parts = ~std::uint64_t{0};
+
+std::size_t part_bytes() noexcept {
+  return page_bytes() / parts;
+}
+
+}  // namespace
+
+bool work_pages::is_small(pages const& its) noexcept {
+  return its.are_unwritten.size() <= small_max && can_step();
+}
+
+// Those that [begin, end) has a byte of.
+std::uint64_t work_pages::parts_of(std::uintptr_t page, std::uintptr_t begin,
+                                   std::uintptr_t end) noexcept {
+  std::uintptr_t const from = std::max(begin, page);
+  std::uintptr_t const to = std::min(end, page + page_bytes());
+  if (from >= to) return 0;
+  std::size_t const first = (from - page) / part_bytes();
+  std::size_t const last = (to - 1 - page) / part_bytes();
+  return (all_parts << first) & (all_parts >> (parts - 1 - last));
+}
 
 std::uintptr_t work_pages::end_of(all::value_type const& its) {
   return its.first + its.second.are_unwritten.size() * page_bytes();
@@ -80,36 +107,87 @@ void work_pages::make_new(std::uintptr_t begin, std::size_t bytes, std::string c
 }
 
 void work_pages::make_new(all::value_type& in, std::uintptr_t first, std::uintptr_t end) {
+  in.second.lifts_left = lifts_max;
   std::size_t const first_page = (first - in.first) / page_bytes();
   std::size_t const end_page = (end - 1 - in.first) / page_bytes() + 1;
   protect(in.first + first_page * page_bytes(), (end_page - first_page) * page_bytes(),
           PROT_READ | PROT_WRITE);
   for (std::size_t nth = first_page; nth < end_page; ++nth) {
-    if (in.second.are_unwritten[nth]) continue;  // it is as it was made
+    bool const is_as_made =
+        in.second.are_unwritten[nth] && (!is_small(in.second) || in.second.written[nth] == 0);
+    if (is_as_made) continue;
     std::uintptr_t const page = in.first + nth * page_bytes();
     std::uintptr_t const from = std::max(first, page);
     std::uintptr_t const to = std::min(end, page + page_bytes());
     std::memset(reinterpret_cast<void*>(from), 0xff, to - from);
     if (to - from != page_bytes()) continue;
+    if (is_small(in.second)) in.second.written[nth] = 0;
+    if (in.second.are_unwritten[nth]) continue;
     in.second.are_unwritten[nth] = true;
     ++in.second.unwritten;
   }
   close_unwritten(in, first_page, end_page);
 }
 
-char const* work_pages::name_at(std::uintptr_t address) const noexcept {
+bool work_pages::is_in_closed(std::uintptr_t address) const noexcept {
   auto const found = around(address);
-  if (found == all_.end()) return nullptr;
-  bool const is_it = found->second.are_unwritten[(address - found->first) / page_bytes()];
-  return is_it ? found->second.of.data() : nullptr;
+  return found != all_.end() &&
+         found->second.are_unwritten[(address - found->first) / page_bytes()];
+}
+
+char const* work_pages::name_at(std::uintptr_t address) const noexcept {
+  if (!is_in_closed(address)) return nullptr;
+  auto const found = around(address);
+  pages const& its = found->second;
+  if (!is_small(its)) return its.of.data();
+  std::size_t const nth = (address - found->first) / page_bytes();
+  std::uint64_t const part = parts_of(found->first + nth * page_bytes(), address, address + 1);
+  return (its.written[nth] & part) == 0 ? its.of.data() : nullptr;
 }
 
 bool work_pages::are_unwritten(std::uintptr_t begin, std::size_t bytes) const noexcept {
   std::uintptr_t const end = begin + bytes;
-  for (std::uintptr_t at = begin; at < end; at = (at / page_bytes() + 1) * page_bytes()) {
+  auto const found = around(begin);
+  std::size_t const step =
+      found != all_.end() && is_small(found->second) ? part_bytes() : page_bytes();
+  for (std::uintptr_t at = begin; at < end; at = (at / step + 1) * step) {
     if (name_at(at) == nullptr) return false;
   }
   return true;
+}
+
+void work_pages::write(std::uintptr_t begin, std::size_t bytes) noexcept {
+  auto const found = around(begin);
+  if (found == all_.end() || bytes == 0) return;
+  auto& its = const_cast<pages&>(found->second);
+  if (!is_small(its)) return open(begin, bytes);
+  std::uintptr_t const end = begin + bytes;
+  for (std::size_t nth = 0; nth < its.are_unwritten.size(); ++nth) {
+    std::uintptr_t const page = found->first + nth * page_bytes();
+    std::uint64_t const written = parts_of(page, begin, end);
+    if (written == 0 || !its.are_unwritten[nth]) continue;
+    its.written[nth] |= written;
+    if (its.written[nth] == all_parts) open(page, 1);
+  }
+}
+
+bool work_pages::lift(std::uintptr_t address) noexcept {
+  auto const found = around(address);
+  auto& its = const_cast<pages&>(found->second);
+  if (its.lifts_left == 0) {
+    open(found->first, end_of(*found) - found->first);
+    return false;
+  }
+  --its.lifts_left;
+  protect(address / page_bytes() * page_bytes(), page_bytes(), PROT_READ | PROT_WRITE);
+  return true;
+}
+
+void work_pages::close_again(std::uintptr_t address) const noexcept {
+  auto const found = around(address);
+  if (found == all_.end()) return;
+  bool const is_closed = found->second.is_idle == idle::closed || is_in_closed(address);
+  if (is_closed) protect(address / page_bytes() * page_bytes(), page_bytes(), PROT_NONE);
 }
 
 void work_pages::open(std::uintptr_t begin, std::size_t bytes) noexcept {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of the device in pages, if it is apart: which of them no work has written since their
 // memory was allocated or claimed, and what is free in its pool. Who reads a page of the first, or
-// uses one of the second, gets a text.
+// uses one of the second, gets a text. Of memory that is small it is known in parts of a page what
+// is written: its pages stay closed until all is.
 #pragma once
 
 #include <array>
@@ -28,11 +29,20 @@ class work_pages {
   // the pool's name; empty: the memory is new. At work.
   void make_new(std::uintptr_t begin, std::size_t bytes, std::string const& of);
 
-  // Whether an address is in an unwritten page; then whose that is.
+  // Whether an address is in an unwritten page, or part of one; then whose that is.
   [[nodiscard]] char const* name_at(std::uintptr_t address) const noexcept;
   [[nodiscard]] bool are_unwritten(std::uintptr_t begin, std::size_t bytes) const noexcept;  // all
+  // Whether it is in a page that is closed since a part of it, at least, is unwritten.
+  [[nodiscard]] bool is_in_closed(std::uintptr_t address) const noexcept;
+  // These bytes are written, and their pages count as written, but for small memory's. Allocates
+  // nothing.
+  void write(std::uintptr_t begin, std::size_t bytes) noexcept;
   // The pages there count as written, and are open. Allocates nothing.
   void open(std::uintptr_t begin, std::size_t bytes) noexcept;
+  // A page that is in closed is open, and closed again. False: it has been so too often, and counts
+  // as written.
+  [[nodiscard]] bool lift(std::uintptr_t address) noexcept;
+  void close_again(std::uintptr_t address) const noexcept;
 
   // All of the memory that begins there is free in the pool `of`, for work of later calls than
   // `since`; as the first of that begins, the pages are closed. No effect on other memory.
@@ -49,9 +59,13 @@ class work_pages {
 
  private:
   enum class idle : std::uint8_t { no, soon, closed };
+  static constexpr std::size_t small_max = 4;  // pages
   struct pages {
-    std::vector<bool> are_unwritten;
-    std::size_t unwritten = 0;  // so many
+    std::vector<bool> are_unwritten;  // or in part
+    std::size_t unwritten = 0;        // so many
+    // Of small memory: a bit for each 64th of a page; if all are set, the page is not unwritten.
+    std::array<std::uint64_t, small_max> written{};
+    unsigned lifts_left = 0;
     std::array<char, 64> of{};
     idle is_idle = idle::no;
     std::uint64_t idle_since = 0;
@@ -59,6 +73,9 @@ class work_pages {
   using all = std::map<std::uintptr_t, pages>;
 
   [[nodiscard]] static std::uintptr_t end_of(all::value_type const& its);
+  [[nodiscard]] static bool is_small(pages const& its) noexcept;
+  [[nodiscard]] static std::uint64_t parts_of(std::uintptr_t page, std::uintptr_t begin,
+                                              std::uintptr_t end) noexcept;
   static void make_new(all::value_type& in, std::uintptr_t first, std::uintptr_t end);
   static void close_unwritten(all::value_type const& of, std::size_t first, std::size_t end);
   [[nodiscard]] all::const_iterator around(std::uintptr_t address) const noexcept;

@@ -30,7 +30,7 @@ READING_ORDER = {
     "graph": "audited_call graph_tree kernel_attributes why_invalid graph_core kept_leases shared_claims graph_shape graph_survey late_release holding group_run group_park graph node_words audit refuse_audited dead_stack hoist graph_exec exec_state exec_changes"
     " exec_set stream_launcher",
     "nodes": "bound_arguments launch node_kind any_kind node_kinds node_notes build node read_node",
-    "sim": "control recording kernel library recapture cuda12_names guard slots handles recycled work pages faulting_access work_pages pinned_pages device_pages order used callers objects edges state thread"
+    "sim": "control recording kernel library recapture cuda12_names guard slots handles recycled work pages faulting_access single_step work_pages pinned_pages device_pages order used callers objects edges state thread"
     " graphs conditionals memory_faults apart graph_memory counts freed memory address_ranges libraries operands overruns accesses unordered ops races claims runner_shared faults runner_free runner_stepped runner reset"
     " call driver_call driver_kernels kernels nodes families ends recaptures captures streams launch execs"
     " api api_errors api_device api_streams api_events api_memory api_pools api_ranges api_copies api_libraries api_functions api_launch api_capture"
