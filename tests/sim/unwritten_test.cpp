@@ -15,8 +15,8 @@
 namespace escrow::test {
 namespace {
 
-[[maybe_unused]] int const is_asked = ::setenv("ESCROW_MEMORY", "apart", 1) +
-                                      ::setenv("ESCROW_REUSE", "soon", 1);  // before main()
+[[maybe_unused]] int const is_asked =
+    ::setenv("ESCROW_MEMORY", "apart", 1) + ::setenv("ESCROW_REUSE", "soon", 1);  // before main()
 
 class MemoryUnwritten : public pool_world {
  protected:
