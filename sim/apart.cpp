@@ -84,7 +84,7 @@ void* new_device_memory(std::size_t bytes) noexcept {
   void* const found = ::mmap(nullptr, whole_pages(bytes), PROT_NONE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (found == MAP_FAILED) return nullptr;
-  add_device_pages(found, whole_pages(bytes));
+  add_device_pages(found, whole_pages(bytes), bytes);
   return found;
 }
 
@@ -189,13 +189,13 @@ void close_idle(std::uint64_t call) noexcept {
   its.of_work.close_idle(call);
 }
 
-void add_device_pages(void* address, std::size_t bytes) {
+void add_device_pages(void* address, std::size_t bytes, std::size_t used) {
   if (!is_memory_apart()) return;
   device_pages& its = memory_pages();
   auto const begin = reinterpret_cast<std::uintptr_t>(address);
   std::lock_guard const lock(its.mutex);
   if (!its.is_watched) watch_faults(its);
-  bool const is_new = its.of_work.add(begin, bytes);
+  bool const is_new = its.of_work.add(begin, bytes, used);
   protect(begin, bytes, its.at_work != 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
   // No number, and no count, that a program expects.
   if (is_new && bytes <= filled_max) its.of_work.make_new(begin, bytes, {});

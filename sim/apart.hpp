@@ -41,9 +41,9 @@ void end_idle_for_work(void const* memory) noexcept;
 // Work that so-manieth a call has enqueued begins.
 void close_idle(std::uint64_t call) noexcept;
 
-// Whole pages become memory of the device that work may use, or are that no more, which changes
-// what may be done with them not at all.
-void add_device_pages(void* address, std::size_t bytes);
+// Whole pages become memory of the device that work may use, the first `used` bytes of them; or are
+// that no more, which changes what may be done with them not at all.
+void add_device_pages(void* address, std::size_t bytes, std::size_t used);
 void remove_device_pages(void* address) noexcept;
 
 // All memory there is 0xff, and nobody has written it: whose it is, for a text. The device is at

@@ -32,7 +32,7 @@ void protect(CUdeviceptr address, std::size_t bytes, bool is_mapped) {
   auto* const at = reinterpret_cast<void*>(address);
   if (is_mapped) {
     ::mprotect(at, bytes, PROT_READ | PROT_WRITE);
-    add_device_pages(at, bytes);
+    add_device_pages(at, bytes, bytes);
   } else {
     remove_device_pages(at);
     ::mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);

@@ -222,10 +222,6 @@ void on_fault(int signal, siginfo_t* told, void* context) {
   end_process();
 }
 
-}  // namespace
-
-namespace {
-
 void close_behind_step() noexcept {
   device_pages& its = memory_pages();
   std::lock_guard const lock(its.mutex);

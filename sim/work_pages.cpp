@@ -15,7 +15,9 @@
 namespace escrow::sim::model {
 namespace {
 
-constexpr unsigned lifts_max = 20'000;  // of some microseconds each
+// Of some microseconds each.
+constexpr unsigned lifts_max = 20'000;  // of one allocation
+constexpr unsigned all_lifts_max = 500'000;
 constexpr std::size_t parts = 64;
 constexpr std::uint64_t all_parts = ~std::uint64_t{0};
 
@@ -40,6 +42,11 @@ std::uint64_t work_pages::parts_of(std::uintptr_t page, std::uintptr_t begin,
   return (all_parts << first) & (all_parts >> (parts - 1 - last));
 }
 
+// Those that have no byte before `end`.
+std::uint64_t work_pages::parts_behind(std::uintptr_t page, std::uintptr_t end) noexcept {
+  return ~parts_of(page, page, std::max(page, end));
+}
+
 std::uintptr_t work_pages::end_of(all::value_type const& its) {
   return its.first + its.second.are_unwritten.size() * page_bytes();
 }
@@ -51,10 +58,12 @@ work_pages::all::const_iterator work_pages::around(std::uintptr_t address) const
   return address < end_of(*found) ? found : all_.end();
 }
 
-bool work_pages::add(std::uintptr_t begin, std::size_t bytes) {
+bool work_pages::add(std::uintptr_t begin, std::size_t bytes, std::size_t used) {
   auto const [added, is_new] = all_.try_emplace(begin);
-  if (is_new) added->second.are_unwritten.resize(bytes / page_bytes());
-  return is_new;
+  if (!is_new) return false;
+  added->second.are_unwritten.resize(bytes / page_bytes());
+  added->second.used_end = begin + used;
+  return true;
 }
 
 bool work_pages::has(std::uintptr_t address) const noexcept {
@@ -107,16 +116,15 @@ void work_pages::make_new(std::uintptr_t begin, std::size_t bytes, std::string c
 }
 
 void work_pages::make_new(all::value_type& in, std::uintptr_t first, std::uintptr_t end) {
-  in.second.lifts_left = lifts_max;
   std::size_t const first_page = (first - in.first) / page_bytes();
   std::size_t const end_page = (end - 1 - in.first) / page_bytes() + 1;
   protect(in.first + first_page * page_bytes(), (end_page - first_page) * page_bytes(),
           PROT_READ | PROT_WRITE);
   for (std::size_t nth = first_page; nth < end_page; ++nth) {
+    std::uintptr_t const page = in.first + nth * page_bytes();
     bool const is_as_made =
         in.second.are_unwritten[nth] && (!is_small(in.second) || in.second.written[nth] == 0);
     if (is_as_made) continue;
-    std::uintptr_t const page = in.first + nth * page_bytes();
     std::uintptr_t const from = std::max(first, page);
     std::uintptr_t const to = std::min(end, page + page_bytes());
     std::memset(reinterpret_cast<void*>(from), 0xff, to - from);
@@ -167,18 +175,20 @@ void work_pages::write(std::uintptr_t begin, std::size_t bytes) noexcept {
     std::uint64_t const written = parts_of(page, begin, end);
     if (written == 0 || !its.are_unwritten[nth]) continue;
     its.written[nth] |= written;
-    if (its.written[nth] == all_parts) open(page, 1);
+    // Nobody writes what is behind.
+    if ((its.written[nth] | parts_behind(page, its.used_end)) == all_parts) open(page, 1);
   }
 }
 
 bool work_pages::lift(std::uintptr_t address) noexcept {
   auto const found = around(address);
   auto& its = const_cast<pages&>(found->second);
-  if (its.lifts_left == 0) {
+  if (its.lifts >= lifts_max || lifts_ >= all_lifts_max) {
     open(found->first, end_of(*found) - found->first);
     return false;
   }
-  --its.lifts_left;
+  ++its.lifts;
+  ++lifts_;
   protect(address / page_bytes() * page_bytes(), page_bytes(), PROT_READ | PROT_WRITE);
   return true;
 }

@@ -18,8 +18,8 @@ namespace escrow::sim::model {
 // Thread safety: under the lock of the device's pages.
 class work_pages {
  public:
-  // Whole pages; they are written. False: they are known.
-  bool add(std::uintptr_t begin, std::size_t bytes);
+  // Whole pages, of which so many bytes are used; they are written. False: they are known.
+  bool add(std::uintptr_t begin, std::size_t bytes, std::size_t used);
   void remove(std::uintptr_t begin) { all_.erase(begin); }
   [[nodiscard]] bool has(std::uintptr_t address) const noexcept;
 
@@ -63,9 +63,11 @@ class work_pages {
   struct pages {
     std::vector<bool> are_unwritten;  // or in part
     std::size_t unwritten = 0;        // so many
-    // Of small memory: a bit for each 64th of a page; if all are set, the page is not unwritten.
+    // Of small memory: a bit for each 64th of a page; if all up to `used_end` are set, the page is
+    // not unwritten.
     std::array<std::uint64_t, small_max> written{};
-    unsigned lifts_left = 0;
+    std::uintptr_t used_end = 0;
+    unsigned lifts = 0;  // so far
     std::array<char, 64> of{};
     idle is_idle = idle::no;
     std::uint64_t idle_since = 0;
@@ -76,12 +78,14 @@ class work_pages {
   [[nodiscard]] static bool is_small(pages const& its) noexcept;
   [[nodiscard]] static std::uint64_t parts_of(std::uintptr_t page, std::uintptr_t begin,
                                               std::uintptr_t end) noexcept;
+  [[nodiscard]] static std::uint64_t parts_behind(std::uintptr_t page, std::uintptr_t end) noexcept;
   static void make_new(all::value_type& in, std::uintptr_t first, std::uintptr_t end);
   static void close_unwritten(all::value_type const& of, std::size_t first, std::size_t end);
   [[nodiscard]] all::const_iterator around(std::uintptr_t address) const noexcept;
 
   all all_;                                // by their begin; they do not overlap
   std::vector<std::uintptr_t> soon_idle_;  // where such memory begins, or began
+  unsigned lifts_ = 0;                     // so far
 };
 
 }  // namespace escrow::sim::model
