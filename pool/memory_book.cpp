@@ -25,8 +25,9 @@ constexpr char const* problem_of_slot =
     "the pool \"%s\", where it is free; enqueue the work before its lease ends, or it is "
     "deallocated, and keep no address longer";
 constexpr char const* problem_in_launch =
-    "the pool \"%s\", where it is free; claim in the capture, and release what hoist() returned, "
-    "or close a pool that is held_until_closed, after the last launch";
+    "the pool \"%s\", where it is free; claim in the capture; change an exec by update() or set(), "
+    "which keep owners; release what hoist() returned, or close a pool that is held_until_closed, "
+    "after the last launch";
 constexpr char const* problem_in_capture =
     "the pool \"%s\", whose lease has ended in this capture: a later claim there gets the same "
     "memory; end the lease behind the last work that uses it, or leave_to_graph() what stays";

@@ -23,7 +23,7 @@ class IdleMemory : public pool_world {
   static void expect_refused(auto run, std::string const& call, std::string const& operand) {
     EXPECT_DEATH(run(), call + ": " + operand +
                             ": 0x.* is of the pool .*, where it is free; (enqueue the work before "
-                            "its lease ends|claim in the capture, and release what hoist)");
+                            "its lease ends|claim in the capture; change an exec)");
   }
   [[nodiscard]] int* ended() {
     int* memory = nullptr;
