@@ -227,6 +227,7 @@ cudaError_t launch(api_call& c, std::shared_ptr<exec_state> const& exec,
   last->finished = [exec] { launch_ended(*exec); };
   std::vector<op_ptr> made;
   expand(*exec->graph, first, last, made);
+  stage(made);
   std::vector<op_ptr> awaited;
   std::ranges::copy_if(made, std::back_inserter(awaited),
                        [](op_ptr const& o) { return blocks_caller(o->what); });

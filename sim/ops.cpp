@@ -109,8 +109,21 @@ op_ptr submit(std::shared_ptr<stream_state> const& stream, work what,
 
 bool blocks_caller(work const& what) {
   auto const* const copy = std::get_if<copy_work>(&what);
-  return copy != nullptr && copy->to.type == cudaMemoryTypeUnregistered &&
-         copy->from.type == cudaMemoryTypeDevice;
+  if (copy == nullptr) return false;
+  if (is_from_pageable(*copy)) return copy->staged == nullptr;
+  return copy->to.type == cudaMemoryTypeUnregistered && copy->from.type == cudaMemoryTypeDevice;
+}
+
+void stage(work& what) {
+  auto* const copy = std::get_if<copy_work>(&what);
+  if (copy != nullptr && is_from_pageable(*copy)) stage(*copy);
+}
+
+void stage(std::span<op_ptr const> launched) {
+  for (auto const& each : launched) {
+    stage(each->what);
+    if (blocks_caller(each->what)) return;
+  }
 }
 
 void complete(op_ptr const& o) {

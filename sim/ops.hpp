@@ -33,8 +33,12 @@ op_ptr submit(std::shared_ptr<stream_state> const& stream, work what,
               std::span<op_ptr const> earlier = {});
 
 // Whether the call that enqueues it blocks until it is done: a copy from the device to pageable
-// memory.
+// memory, or from there, if it is not staged.
 bool blocks_caller(work const& what);
+// A copy from pageable memory to the device is read in the call, if it is small.
+void stage(work& what);
+// The same of a launch's, up to the first one that blocks: what comes behind that is read later.
+void stage(std::span<op_ptr const> launched);
 
 // Marks `o` done and starts what waited for it alone.
 void complete(op_ptr const& o);

@@ -133,6 +133,7 @@ cudaError_t enqueue(api_call& c, cudaStream_t handle, cudaGraphNodeType type, wo
   std::vector<access> accesses;
   add_accesses(what, accesses);
   ++c.me.eager_work;
+  stage(what);
   bool const blocks = blocks_caller(what);
   op_ptr const enqueued = append(stream, std::move(what));
   note_uses(c.name, enqueued, uses);

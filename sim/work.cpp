@@ -96,6 +96,25 @@ void const* kernel_args::word(std::size_t index, std::size_t offset) const {
   return value;
 }
 
+bool is_from_pageable(copy_work const& copy) noexcept {
+  return copy.from.type == cudaMemoryTypeUnregistered && copy.to.type == cudaMemoryTypeDevice;
+}
+
+void stage(copy_work& copy) {
+  constexpr std::size_t staged_max = std::size_t{2} << 20;  // measured on an H200
+  cudaMemcpy3DParms& p = copy.shape;
+  std::size_t const bytes = p.extent.width * p.extent.height * p.extent.depth;
+  if (bytes == 0 || bytes > staged_max) return;
+  auto const read = std::make_shared<std::vector<unsigned char>>(bytes);
+  copy_work to_host = copy;
+  to_host.shape.dstPtr = {read->data(), p.extent.width, p.extent.width, p.extent.height};
+  to_host.shape.dstPos = {};
+  do_work(to_host);
+  p.srcPtr = to_host.shape.dstPtr;
+  p.srcPos = {};
+  copy.staged = read;
+}
+
 bool perform(work& what) {
   return std::visit([](auto& w) { return do_work(w); }, what);
 }

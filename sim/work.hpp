@@ -126,6 +126,8 @@ struct copy_work {
   // Where the operands are: those in device memory stay on that device.
   memory_place to;
   memory_place from;
+  // What it copies, if that was read in the call that enqueued it. Null: nothing was.
+  std::shared_ptr<std::vector<unsigned char> const> staged = nullptr;
 };
 
 struct fill_work {
@@ -176,6 +178,10 @@ struct conditional_work {
 using work =
     std::variant<empty_work, kernel_work, host_work, copy_work, fill_work, free_work, alloc_work,
                  graph_free_work, record_work, wait_work, child_work, conditional_work>;
+
+[[nodiscard]] bool is_from_pageable(copy_work const& copy) noexcept;
+// Reads what it copies now, if that is at most 2 MiB.
+void stage(copy_work& copy);
 
 // Does the work of a kernel, a copy or a fill; no lock held. False: not done yet, call again.
 bool perform(work& what);

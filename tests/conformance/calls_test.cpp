@@ -59,6 +59,91 @@ TEST_F(CopiesThatBlock, ACallOrALaunchOfAGraphReturnsAfterACopyToPageableMemoryA
   }
 }
 
+void CUDART_CB write_4(void* to) {
+  *static_cast<int*>(to) = 4;
+}
+
+// Of a copy from pageable memory, which a host function before it has written, and the host after
+// the call.
+class CopiesFromPageableMemory : public CopiesThatBlock {
+ protected:
+  static constexpr std::size_t staged_max = std::size_t{2} << 20;
+
+  [[nodiscard]] std::function<cudaError_t()> call_that_copies(bool is_launch, std::size_t n) {
+    source.assign(n, 3);
+    cells = std::make_unique<device_ints>(n);
+    std::size_t const all = n * sizeof(int);
+    if (is_launch) {
+      graph = make_graph();
+      cudaGraphNode_t const waited = add_kernel(graph, wait_flag_call(flag.get()));
+      cudaGraphNode_t const written = add_host(graph, &write_4, source.data(), waited);
+      add_copy(graph, cells->data(), source.data(), all, written);
+      exec = instantiate(graph);
+      return [this] { return cudaGraphLaunch(exec, stream); };
+    }
+    must(launch_wait_flag(stream, flag.get()));
+    must(cudaLaunchHostFunc(stream, &write_4, source.data()));
+    return [this, all] {
+      return cudaMemcpyAsync(cells->data(), source.data(), all, cudaMemcpyDefault, stream);
+    };
+  }
+
+  std::vector<int> source;
+  std::unique_ptr<device_ints> cells;
+  owned_graph graph = make_graph();
+  owned_exec exec;
+  pinned_flag flag;  // the last: its destructor waits for what waits for it
+};
+
+TEST_F(CopiesFromPageableMemory, AreReadInTheCallAlsoByALaunchOfAGraph) {
+  for (bool const is_launch : {true, false}) {
+    for (std::size_t const n : {std::size_t{1}, staged_max / sizeof(int)}) {
+      flag.lower();
+      call_elsewhere const copy(call_that_copies(is_launch, n));
+      EXPECT_TRUE(copy.succeeds_soon()) << "it does not wait for the kernel";
+      source.back() = 5;
+      flag.raise();
+      must(cudaStreamSynchronize(stream));
+      std::vector<int> const got = cells->read();
+      EXPECT_EQ(got.front(), 3);
+      EXPECT_EQ(got.back(), 3);
+    }
+  }
+}
+
+TEST_F(CopiesFromPageableMemory, OfMoreThan2MiBBlockTheCall) {
+  for (bool const is_launch : {true, false}) {
+    flag.lower();
+    call_elsewhere const copy(call_that_copies(is_launch, 4 * staged_max / sizeof(int)));
+    EXPECT_TRUE(copy.stays_blocked());
+    flag.raise();
+    EXPECT_TRUE(copy.succeeds_soon());
+    source.back() = 5;
+    EXPECT_EQ(cells->read().back(), 3);
+  }
+}
+
+TEST_F(CopiesFromPageableMemory, BehindACopyToItAreReadAfterThat) {
+  for (bool const is_launch : {true, false}) {
+    pageable.front() = 3;
+    device_ints again;
+    flag.raise();
+    if (is_launch) {
+      graph = make_graph();
+      cudaGraphNode_t const set = add_fill(graph, fill_params(device.data(), 5, 4, 1));
+      cudaGraphNode_t const got = add_copy(graph, pageable.data(), device.data(), bytes, set);
+      add_copy(graph, again.data(), pageable.data(), bytes, got);
+      exec = instantiate(graph);
+      must(cudaGraphLaunch(exec, stream));
+    } else {
+      must(cudaMemsetAsync(device.data(), 0, bytes, stream));
+      must(cudaMemcpyAsync(pageable.data(), device.data(), bytes, cudaMemcpyDefault, stream));
+      must(cudaMemcpyAsync(again.data(), pageable.data(), bytes, cudaMemcpyDefault, stream));
+    }
+    EXPECT_EQ(again.read().front(), is_launch ? 5 : 0);
+  }
+}
+
 class DestroyInFlight : public testing::Test {
  protected:
   // A body that waits for the flag, then adds 1 to the cell.
