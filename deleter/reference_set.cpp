@@ -24,11 +24,21 @@ void reference_set::list_members(std::vector<reclaimable const*>& found) const {
   }
 }
 
-bool reference_set::owns(void const* object) const noexcept {
-  return std::ranges::any_of(members_, [object](auto const& each) {
+// NOLINTNEXTLINE(clang-diagnostic-unknown-attributes)
+[[gnu::no_sanitize("thread")]] bool detail::has_pointer_to(void const* object, void const* in,
+                                                           std::size_t bytes) noexcept {
+  using word [[gnu::may_alias]] = std::uintptr_t;
+  auto const* const words = static_cast<word const*>(in);
+  if (reinterpret_cast<std::uintptr_t>(in) % alignof(word) != 0) return false;
+  auto const address = reinterpret_cast<std::uintptr_t>(object);
+  return std::find(words, words + bytes / sizeof(word), address) != words + bytes / sizeof(word);
+}
+
+bool reference_set::owns(void const* object, bool or_points) const noexcept {
+  return std::ranges::any_of(members_, [=](auto const& each) {
     if (each->reclaim_ != &retired_object::reclaim_owner) return false;
     auto const& its = static_cast<retired_object const&>(*each);
-    return its.type_ != nullptr && its.type_->owns(its.storage_, object);
+    return its.type_ != nullptr && its.type_->owns(its.storage_, object, or_points);
   });
 }
 

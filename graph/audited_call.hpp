@@ -48,9 +48,10 @@ void refuse_dead_stack(char const* call, cudaGraph_t captured, audit_use use, vo
 void refuse_released(char const* call, graph_ref const& graph, hoist_note const* by,
                      std::span<cudaGraph_t const> bodies);
 
-// Throws usage_error, naming `call`, if what the holder holds owns the holder: neither would ever
-// be destroyed. `what`: it is an "exec".
-void refuse_own_owner(char const* call, char const* what, void const* holder,
+// If captures are audited: throws usage_error, naming `call`, if what the holder holds owns the
+// holder: neither would ever be destroyed. If all is to be refused, also if a pointer to the holder
+// is in it. `what`: it is an "exec".
+void refuse_own_owner(char const* call, audit_use use, char const* what, void const* holder,
                       deferred_releases const& held);
 
 }  // namespace escrow::inline v0_2

@@ -5,12 +5,27 @@
 #include <optional>
 #include <utility>
 
+#include "audited_call.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
 #include "escrow/internal/graph_registry.hpp"
 #include "exec_state.hpp"
+#include "graph_core.hpp"
 
 namespace escrow::inline v0_2 {
+
+void graph_exec::state::audit_launch(char const* call, void const* holder) {
+  refuse_own_owner(call, audit_, "exec", holder, now_.held);
+  std::shared_ptr<graph_core> const source = runs_source_ ? source_.lock() : nullptr;
+  if (source == nullptr || !source->is_changed()) return;
+  runs_source_ = false;
+  source->report(usage_error(call,
+                             "the graph was changed after this exec was made or updated from it: "
+                             "the exec runs it as it was then",
+                             "change the exec, too, by set(exec, node, kind), or by "
+                             "exec.update(graph)"),
+                 {});
+}
 
 void graph_exec::state::change(cudaGraphNode_t node, cudaGraphNodeParams& params,
                                reference_sets added) {
@@ -21,6 +36,7 @@ void graph_exec::state::change(cudaGraphNode_t node, cudaGraphNodeParams& params
       check(cudaGraphExecNodeSetParams(exec(), node, &params), "cudaGraphExecNodeSetParams");
     }
     row_.reset();  // its nodes are others
+    runs_source_ = false;
   };
   auto of_nodes = of_nodes_;
   auto const replaced = of_nodes.extract(node);

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/shared_count.hpp"
+#include "escrow/internal/used_alone.hpp"
 #include "exec_state.hpp"
 #include "graph_core.hpp"
 #include "graph_shape.hpp"
@@ -122,7 +122,7 @@ resource_usage exec_set::held() const {
 }
 
 exec_set::state& exec_set::require(char const* call) const {
-  tell_used_alone(this);
+  tell_used_alone(this, call);
   if (state_ != nullptr) [[likely]]
     return *state_;
   throw usage_error(call, "the set was moved from", "use the one that it was moved to");

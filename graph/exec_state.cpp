@@ -10,13 +10,13 @@
 #include "audited_call.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/graph_registry.hpp"
 #include "escrow/internal/last_error.hpp"
 #include "escrow/internal/profiler.hpp"
 #include "escrow/internal/retry_cleanup.hpp"
+#include "escrow/internal/used_alone.hpp"
 #include "why_invalid.hpp"
 
 namespace escrow::inline v0_2 {
@@ -118,7 +118,7 @@ graph_exec::state::state(char const* call, graph_ref source, instantiate_options
     : copies_wanted_(options.copies),
       // Those that matter to children.
       row_flags_(options.flags & cudaGraphInstantiateFlagUseNodePriority),
-      is_audited_(is_audited(audited_call::capture, options.audit)) {
+      audit_(is_audited(audited_call::capture, options.audit) ? options.audit : audit_use::no) {
   profiler_range const range("escrow: instantiate");
   if (options.copies > copies_max) {
     throw usage_error(call, "`options.copies` is " + detail::size_text(options.copies),
@@ -216,8 +216,8 @@ cudaError_t graph_exec::state::enqueue(stream_ref stream, std::size_t& left) con
 
 void graph_exec::state::launch(char const* call, void const* holder, stream_ref stream,
                                std::size_t times, std::uint64_t id) {
-  if (is_audited_) [[unlikely]]
-    refuse_own_owner(call, "exec", holder, now_.held);
+  if (audit_ != audit_use::no) [[unlikely]]
+    audit_launch(call, holder);
   std::size_t left = times;
   auto const check_enqueued = [&](cudaError_t status) {
     if (status != cudaSuccess) [[unlikely]]
@@ -304,6 +304,7 @@ std::string graph_exec::state::update(char const* call, graph_ref source,
   if (!refused.empty()) return refused;
   if (after == references::stay_off) off.keep_off(source.core(), by);
   is_bare_ = !survey.lacks_bodies;
+  runs_source_ = source.core() != nullptr && source.core() == source_.lock().get();
   claims_.update(std::move(survey.claims));
   row_ = std::move(row);
   of_nodes_.clear();
@@ -381,7 +382,7 @@ void graph_exec::update(graph_ref source, std::vector<cudaGraph_t> const& bodies
 }
 
 graph_exec::state& graph_exec::require(char const* call) const {
-  tell_used_alone(this);
+  tell_used_alone(this, call);
   if (state_ != nullptr) [[likely]]
     return *state_;
   throw usage_error(call, "the exec was moved from", "use the one that it was moved to");

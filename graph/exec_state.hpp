@@ -71,6 +71,9 @@ class ESCROW_LOCAL graph_exec::state {
   void require_known_end(char const* call) const;
   [[nodiscard]] static hoist_ref note_of(references after);
   [[nodiscard]] holding holding_of(reference_sets const& sets) const;
+  // Throws usage_error, naming `call`, if what the exec holds owns the holder. Reports, once, that
+  // the source was changed since and the exec was not.
+  void audit_launch(char const* call, void const* holder);
   // Gives CUDA's node of the exec other parameters, and keeps `added` for it, in place of what an
   // earlier change gave it.
   void change(cudaGraphNode_t node, cudaGraphNodeParams& params, reference_sets added);
@@ -93,7 +96,8 @@ class ESCROW_LOCAL graph_exec::state {
   owned<cudaGraphExec_t> row_;
   std::size_t copies_wanted_;
   unsigned long long row_flags_;
-  bool const is_audited_;  // see refuse_own_owner()
+  audit_use const audit_;    // of launches; no: of none
+  bool runs_source_ = true;  // as that was when the exec was made or updated
   bool is_bare_ = false;
   bool is_conditional_ = false;  // has conditional nodes
   kernel_clusters clusters_;     // which no update changes

@@ -247,7 +247,7 @@ void graph_core::set(cudaGraphNode_t changed, cudaGraphNodeParams& params, node_
     return changed;
   };
   keep_after(call, std::move(owner));
-  is_changed_ = true;
+  is_changed_.store(true, std::memory_order_relaxed);
   give_attributes(changed, attributes);
 }
 
@@ -312,7 +312,7 @@ void graph_core::destroy(cudaGraphNode_t doomed, std::uint64_t in_body) {
   std::uint64_t& ended = ended_[doomed];
   keep_after(call, {});
   ended = ++nodes_ended;
-  is_changed_ = true;
+  is_changed_.store(true, std::memory_order_relaxed);
   homes_.swap(homes);
   std::erase_if(bodies, is_gone);
   for (cudaGraph_t const each : gone) graph_registry::global().drop_body(each);
@@ -344,11 +344,11 @@ void graph_core::seal() {
     std::for_each(placed_.begin(), end, [this](auto const& each) { take_off(*each); });
     placed_.erase(placed_.begin(), end);
   }
-  is_changed_ = false;
+  is_changed_.store(false, std::memory_order_relaxed);
 }
 
 cudaGraph_t graph_core::expose() {
-  if (is_changed_) seal();
+  if (is_changed()) seal();
   note_exposed();
   return native();
 }

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <map>
@@ -100,7 +101,11 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   }
   std::uint64_t nodes_ended = 0;
   // Nodes went by a call that this is not told.
-  void note_changed() noexcept { is_changed_ = true; }
+  void note_changed() noexcept { is_changed_.store(true, std::memory_order_relaxed); }
+  // Whether nodes were changed or destroyed since an exec was made or updated from it. Any thread.
+  [[nodiscard]] bool is_changed() const noexcept {
+    return is_changed_.load(std::memory_order_relaxed);
+  }
 
   // A set of these owners, for the graph or one exec: execs with sets of one order are serialized
   // if they may write an owner. `order`: null: a new one. Throws std::bad_alloc.
@@ -159,8 +164,10 @@ class graph_core : public std::enable_shared_from_this<graph_core> {
   // By the handle: which of those that ended the last node with it was, from 1.
   std::unordered_map<cudaGraphNode_t, std::uint64_t> ended_;
   bool is_exposed_ = false;
-  bool is_changed_ = false;  // nodes were changed or destroyed since seal()
-  reference_sets placed_;    // on the graph, with all payloads
+  // Nodes were changed or destroyed since seal(). Relaxed: audits look at nothing else on other
+  // threads.
+  std::atomic<bool> is_changed_{false};
+  reference_sets placed_;  // on the graph, with all payloads
   std::shared_ptr<launch_order> order_ = make_apart<launch_order>();
 };
 

@@ -58,8 +58,7 @@ struct ESCROW_LOCAL hoisted::state {
   void leave(char const* call);  // ends the turn also if it throws
   void leave_or_report(char const* call) noexcept;
   void refuse_own_owner(char const* call, void const* holder) const {
-    if (!is_audited(audited_call::capture, audit_use::by_default)) return;
-    escrow::refuse_own_owner(call, "hoisted", holder, all.held);
+    escrow::refuse_own_owner(call, audit_use::by_default, "hoisted", holder, all.held);
   }
   // The end of the last turn is known from now on, or this throws. `stream`: null: none is given.
   void require_known_end(char const* call, stream_ref const* stream);

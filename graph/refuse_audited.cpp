@@ -56,12 +56,17 @@ bool is_audited(audited_call what, audit_use use) noexcept {
   return refusal_of(use, what) != refusal::nothing;
 }
 
-void refuse_own_owner(char const* call, char const* what, void const* holder,
+void refuse_own_owner(char const* call, audit_use use, char const* what, void const* holder,
                       deferred_releases const& held) {
-  if (std::ranges::none_of(held, [=](auto const& each) { return each.set->owns(holder); })) return;
+  refusal const refused = refusal_of(use, audited_call::capture);
+  if (refused == refusal::nothing) return;
+  bool const or_points = refused == refusal::all;  // of a pointer it is not known whether it owns
+  auto const owns = [=](auto const& each) { return each.set->owns(holder, or_points); };
+  if (std::ranges::none_of(held, owns)) return;
   throw usage_error(call,
                     std::string("the ") + what +
-                        " is a part of an owner that its graph keeps, so neither is ever destroyed",
+                        " is a part of an owner that its graph keeps, or is behind a pointer in "
+                        "it, so neither is ever destroyed",
                     "let the graph keep what its kernels use, e.g. a std::shared_ptr to the "
                     "weights, not the object that has the " +
                         std::string(what) + "; or switch this audit off: see audit_use");

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/used_alone.hpp"
 #include "slot_pool_state.hpp"
 
 namespace escrow::inline v0_2 {
@@ -34,7 +34,7 @@ stream_use slot_pool::state::use_without_id(stream_ref stream) const {
 // -- in a CUDA callback                 has its records deferred
 // -- else                               as release_on() says
 void slot_pool::release(claimed_slot& lease) {
-  tell_used_alone(&lease);
+  tell_used_alone(&lease, "lease::release");
   state& in = *require_slot("lease::release", lease).pool_.state_;
   capture_reuse::claim_state claim;
   if (lease.capture_id != 0) [[unlikely]] {
@@ -61,7 +61,7 @@ void slot_pool::release(claimed_slot& lease) {
 }
 
 void slot_pool::release(claimed_slot& lease, stream_ref stream, char const* call) {
-  tell_used_alone(&lease);
+  tell_used_alone(&lease, call);
   state& in = *require_slot(call, lease).pool_.state_;
   try {
     stream_use const on = in.use_without_id(stream);

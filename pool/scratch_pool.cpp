@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "escrow/core/error.hpp"
-#include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/device.hpp"
+#include "escrow/internal/used_alone.hpp"
 #include "size_class.hpp"
 
 namespace escrow::inline v0_2 {
@@ -54,7 +54,7 @@ scratch_claimer::scratch_claimer(slot_pool& pool, stream_ref stream, source_loca
 }
 
 claimer_slots& scratch_claimer::of(char const* call, std::size_t bytes, source_location where) {
-  tell_used_alone(this);
+  tell_used_alone(this, call);
   auto const known = sizes_.find(scratch_pool::block_bytes(bytes));
   if (known != sizes_.end()) [[likely]]
     return known->second;

@@ -8,9 +8,9 @@
 #include "claim_search.hpp"
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
-#include "escrow/detail/shared_count.hpp"
 #include "escrow/internal/device.hpp"
 #include "escrow/internal/driver.hpp"
+#include "escrow/internal/used_alone.hpp"
 
 namespace escrow::inline v0_2 {
 
@@ -145,7 +145,7 @@ void claimer_slots::refuse_moved_from(char const* call) {
 }
 
 slot_pool& claimer_slots::require_pool(char const* call) const {
-  tell_used_alone(this);
+  tell_used_alone(this, call);
   if (pool_ == nullptr) refuse_moved_from(call);
   if (is_other_thread(on_)) {
     throw usage_error(call, "cudaStreamPerThread names another stream on this thread",

@@ -21,7 +21,7 @@ MAY_INCLUDE = {
 # The files of each part in an order in which they can be read: each includes only what stands before it. A header and
 # its .cpp are one name.
 READING_ORDER = {
-    "core": "version environment never_destroyed shared_count made_once spin_lock json profiler error last_error retry_cleanup stream enqueue own_stream cuda12 capture device driver graph_lifetime_lock event"
+    "core": "version environment never_destroyed shared_count used_alone made_once spin_lock json profiler error last_error retry_cleanup stream enqueue own_stream cuda12 capture device driver graph_lifetime_lock event"
     " ready_event shared_event graph_query",
     "deleter": "use_clock reclaimable retired_object deleter_options address_lookup sharing_group launch_end launch_order parked_group group_lease kept_sets held_memory hoist_note group_scope reachable_allocator release_queue wakeup deleter_accounts"
     " pending_events reference_set graph_registry graph_exposure memory_of_graphs recycle_lane object_store deleter_core hold set_reclaim deleter group_leases group_stats worker pass shared_object kernel_argument",
@@ -31,7 +31,7 @@ READING_ORDER = {
     " exec_set stream_launcher",
     "nodes": "bound_arguments launch node_kind any_kind node_kinds node_notes build node read_node",
     "sim": "control recording kernel library recapture cuda12_names guard slots handles recycled work pages faulting_access single_step work_pages pinned_pages device_pages order used callers objects edges state thread"
-    " graphs conditionals memory_faults apart graph_memory counts freed memory address_ranges libraries operands overruns accesses unordered ops races claims runner_shared faults runner_free runner_stepped runner reset"
+    " graphs conditionals memory_faults apart graph_memory counts freed memory address_ranges libraries operands overruns accesses unordered ops races claims lone_uses runner_shared faults runner_free runner_stepped runner reset"
     " call driver_call driver_kernels kernels nodes families ends recaptures captures streams launch execs"
     " api api_errors api_device api_streams api_events api_memory api_pools api_ranges api_copies api_libraries api_functions api_launch api_capture"
     " api_graphs api_nodes api_node_params api_edges api_dot api_users api_execs api_exec_nodes api_driver_kernels api_driver",

@@ -92,6 +92,24 @@ TEST_F(OwnOwner, IsRefusedOfALauncherAndASet) {
   its->set = exec_set();
 }
 
+struct session_with_a_pointer {
+  explicit session_with_a_pointer(std::atomic<int>& alive_sessions) : alive(alive_sessions) {
+    ++alive;
+  }
+  session_with_a_pointer(session_with_a_pointer&&) = delete;
+  ~session_with_a_pointer() { --alive; }
+
+  std::atomic<int>& alive;
+  std::unique_ptr<graph_exec> exec;
+};
+
+TEST_F(OwnOwner, IsRefusedBehindAPointerOfIt) {
+  auto const its = std::make_shared<session_with_a_pointer>(alive);
+  its->exec = std::make_unique<graph_exec>(keeping(its), audited());
+  expect_refused([&] { its->exec->launch(one); }, "the exec");
+  its->exec.reset();
+}
+
 TEST_F(OwnOwner, IsNotRefusedWithoutAudits) {
   auto const its = std::make_shared<session>(alive);
   its->exec.emplace(keeping(its), audited(audit_use::no));

@@ -53,6 +53,43 @@ TYPED_TEST(BuildChanges, OfAnExecConcernItAloneUntilAnUpdate) {
   this->expect(changed, 1);
 }
 
+#ifdef ESCROW_TEST_RUNTIME_SIM  // where launches are audited by default
+using NodeChangesThatNoExecHas = nodes_world;
+
+TEST_F(NodeChangesThatNoExecHas, AreToldAtALaunchOnce) {
+  node const added = add_to(*built, 0, 1);
+  graph_exec exec(*built);
+  exec.launch(one);
+  added.set(kernel_node(add, {}, cells.data(), 10));
+  EXPECT_EQ(errors->size(), 0U);
+  for (int i = 0; i < 2; ++i) exec.launch(one);
+  sync(one);
+  EXPECT_EQ(cells.load(), 3);
+  EXPECT_EQ(errors->size(), 1U);
+  EXPECT_NE(errors->all().find("graph_exec::launch: the graph was changed after this exec was"),
+            std::string::npos);
+  exec.update(*built);
+  exec.launch(one);
+  sync(one);
+  EXPECT_EQ(cells.load(), 13);
+  EXPECT_EQ(errors->size(), 1U);
+  errors_expected = true;
+}
+
+TEST_F(NodeChangesThatNoExecHas, AreNotToldIfAnExecGotThemOrIsToKeepWhatItHas) {
+  node const added = add_to(*built, 0, 1);
+  graph_exec exec(*built);
+  added.set(kernel_node(add, {}, cells.data(), 10));
+  set(exec, added, kernel_node(add, {}, cells.data(), 10));
+  exec.launch(one);
+  added.set(kernel_node(add, {}, cells.data(), 100));
+  graph_exec const another(*built);
+  exec.launch(one);
+  sync(one);
+  EXPECT_EQ(cells.load(), 20);
+}
+#endif
+
 class BuildReadBack : public nodes_world {};
 
 TEST_F(BuildReadBack, TellsWhatWasSetInTheGraphAndNotWhatInAnExec) {

@@ -14,7 +14,6 @@ extern "C" {
 // NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): its names.
 [[gnu::weak]] void __tsan_release(void* address);
 [[gnu::weak]] void __tsan_acquire(void* address);
-[[gnu::weak]] void __tsan_write8(void* address);
 // NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp)
 }
 
@@ -27,13 +26,6 @@ inline void tell_handed_over(void* shared) noexcept {
 }
 inline void tell_taken(void* shared) noexcept {
   if (__tsan_acquire != nullptr) __tsan_acquire(shared);
-}
-
-// A call changes what one thread at a time may use: ThreadSanitizer then reports two threads, with
-// the first one's name.
-ESCROW_API void one_thread_at_a_time_may_use_it(void const* used) noexcept;
-inline void tell_used_alone(void const* used) noexcept {
-  if (__tsan_write8 != nullptr) one_thread_at_a_time_may_use_it(used);
 }
 
 // Drops one of `count`. True for the last one: then what all others did before has happened.

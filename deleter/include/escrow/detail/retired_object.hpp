@@ -71,8 +71,9 @@ inline constexpr bool is_shared_owner<ref<T>> = true;
 // What a retired_object knows of its owner's type.
 struct owner_type {
   void (*destroy)(void* owner) noexcept;
-  // Whether the object is a part of the owner, or of what the owner points to.
-  bool (*owns)(void const* owner, void const* object) noexcept;
+  // Whether the object is a part of the owner, or of what the owner points to; or, if `or_points`,
+  // a pointer to it is.
+  bool (*owns)(void const* owner, void const* object, bool or_points) noexcept;
 };
 
 namespace detail {
@@ -88,13 +89,19 @@ bool is_part_of(T const& whole, void const* object) noexcept {
   }
 }
 
+// Whether one of these bytes' words is the object's address. Another thread may write them.
+[[nodiscard]] ESCROW_API bool has_pointer_to(void const* object, void const* in,
+                                             std::size_t bytes) noexcept;
+
 template <class T>
-bool owns(T const& owner, void const* object) noexcept {
+bool owns(T const& owner, void const* object, bool or_points) noexcept {
   if (is_part_of(owner, object)) return true;
   // Nothing is known of a type that is incomplete where its pointer is retired.
   if constexpr (requires { sizeof(*owner.get()); }) {
     if constexpr (std::is_pointer_v<decltype(owner.get())>) {
-      return owner.get() != nullptr && is_part_of(*owner.get(), object);
+      if (owner.get() == nullptr) return false;
+      return is_part_of(*owner.get(), object) ||
+             (or_points && has_pointer_to(object, owner.get(), sizeof(*owner.get())));
     }
   }
   return false;
@@ -162,8 +169,8 @@ class alignas(64) retired_object final : public reclaimable {
   static constexpr owner_type type_of{
       .destroy = [](void* owner) noexcept { std::destroy_at(static_cast<T*>(owner)); },
       .owns =
-          [](void const* owner, void const* object) noexcept {
-            return detail::owns(*static_cast<T const*>(owner), object);
+          [](void const* owner, void const* object, bool or_points) noexcept {
+            return detail::owns(*static_cast<T const*>(owner), object, or_points);
           }};
 
   template <class T>

@@ -98,7 +98,8 @@ class reference_set final : public reclaimable {
   }
   void list_members(std::vector<reclaimable const*>& found) const;
   void list_memory(held_memory& to) const;                     // with what nodes have shares of
-  [[nodiscard]] bool owns(void const* object) const noexcept;  // an owner in it, as types tell
+  // An owner in it does, as its type tells, or, if `or_points`, a pointer in what it points to.
+  [[nodiscard]] bool owns(void const* object, bool or_points) const noexcept;
 
  private:
   friend class graph_registry;

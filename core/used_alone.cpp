@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A function whose name is in ThreadSanitizer's reports.
-#include "escrow/detail/shared_count.hpp"
+#include "escrow/internal/used_alone.hpp"
 
 namespace escrow::inline v0_2 {
 
