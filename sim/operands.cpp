@@ -122,7 +122,8 @@ class user {
       refuse(operand(), address,
              "is in memory that was freed, which work still uses: keep its owner until then, by "
              "retire() after the last work, or record_stream() of a stream-shared object; for a "
-             "graph claim it in the capture, or retain() it");
+             "graph claim it in the capture, or retain() it; close a pool that is "
+             "held_until_closed after the last launch");
     }
     if (is_idle_ == nullptr) return;
     answer got;
