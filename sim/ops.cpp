@@ -110,13 +110,14 @@ op_ptr submit(std::shared_ptr<stream_state> const& stream, work what,
 bool blocks_caller(work const& what) {
   auto const* const copy = std::get_if<copy_work>(&what);
   if (copy == nullptr) return false;
-  if (is_from_pageable(*copy)) return copy->staged == nullptr;
-  return copy->to.type == cudaMemoryTypeUnregistered && copy->from.type == cudaMemoryTypeDevice;
+  if (copy->to.type == cudaMemoryTypeDevice) return is_pageable(copy->from) && !copy->staged;
+  return is_pageable(copy->to) || copy->from.type != cudaMemoryTypeDevice;
 }
 
 void stage(work& what) {
   auto* const copy = std::get_if<copy_work>(&what);
-  if (copy != nullptr && is_from_pageable(*copy)) stage(*copy);
+  if (copy == nullptr || copy->to.type != cudaMemoryTypeDevice) return;
+  if (is_pageable(copy->from)) stage(*copy);
 }
 
 void stage(std::span<op_ptr const> launched) {

@@ -32,8 +32,8 @@ op_ptr append(std::shared_ptr<stream_state> const& stream, work what,
 op_ptr submit(std::shared_ptr<stream_state> const& stream, work what,
               std::span<op_ptr const> earlier = {});
 
-// Whether the call that enqueues it blocks until it is done: a copy from the device to pageable
-// memory, or from there, if it is not staged.
+// Whether the call that enqueues it blocks until it is done: a copy to or from pageable memory, if
+// it is not staged, or within the host's.
 bool blocks_caller(work const& what);
 // A copy from pageable memory to the device is read in the call, if it is small.
 void stage(work& what);

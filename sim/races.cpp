@@ -34,8 +34,8 @@ bool stands_for(access const& now, access const& old) {
 std::string advice_for(access_kind now) {
   if (now == access_kind::frees) {
     return "free memory behind the last work that uses it: retire() its owner on that work's "
-           "stream, or retire_after() an event behind it, and record that again only once the owner "
-           "is destroyed; of a stream-shared object, "
+           "stream, or retire_after() an event behind it, and record that again only once the "
+           "owner is destroyed; of a stream-shared object, "
            "record_stream() of each stream that uses it";
   }
   if (now == access_kind::may_read || now == access_kind::may_write) {

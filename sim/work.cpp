@@ -96,10 +96,6 @@ void const* kernel_args::word(std::size_t index, std::size_t offset) const {
   return value;
 }
 
-bool is_from_pageable(copy_work const& copy) noexcept {
-  return copy.from.type == cudaMemoryTypeUnregistered && copy.to.type == cudaMemoryTypeDevice;
-}
-
 void stage(copy_work& copy) {
   constexpr std::size_t staged_max = std::size_t{2} << 20;  // measured on an H200
   cudaMemcpy3DParms& p = copy.shape;

@@ -179,7 +179,9 @@ using work =
     std::variant<empty_work, kernel_work, host_work, copy_work, fill_work, free_work, alloc_work,
                  graph_free_work, record_work, wait_work, child_work, conditional_work>;
 
-[[nodiscard]] bool is_from_pageable(copy_work const& copy) noexcept;
+[[nodiscard]] inline bool is_pageable(memory_place const& place) noexcept {
+  return place.type == cudaMemoryTypeUnregistered;
+}
 // Reads what it copies now, if that is at most 2 MiB.
 void stage(copy_work& copy);
 

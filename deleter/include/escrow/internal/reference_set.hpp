@@ -97,7 +97,7 @@ class reference_set final : public reclaimable {
     return all != 0 && all == references_.load(std::memory_order_relaxed);
   }
   void list_members(std::vector<reclaimable const*>& found) const;
-  void list_memory(held_memory& to) const;                     // with what nodes have shares of
+  void list_memory(held_memory& to) const;  // with what nodes have shares of
   // An owner in it does, as its type tells, or, if `or_points`, a pointer in what it points to.
   [[nodiscard]] bool owns(void const* object, bool or_points) const noexcept;
 
