@@ -26,8 +26,8 @@ constexpr char const* problem_of_slot =
     "deallocated, and keep no address longer";
 constexpr char const* problem_in_launch =
     "the pool \"%s\", where it is free; claim in the capture; change an exec by update() or set(), "
-    "which keep owners; release what hoist() returned, or close a pool that is held_until_closed, "
-    "after the last launch";
+    "which keep owners; keep what hoist() returned until the last launch, and close a pool that is "
+    "held_until_closed after it";
 constexpr char const* problem_in_capture =
     "the pool \"%s\", whose lease has ended in this capture: a later claim there gets the same "
     "memory; end the lease behind the last work that uses it, or leave_to_graph() what stays";
@@ -37,7 +37,8 @@ constexpr char const* problem_of_captured =
     "leave_to_graph() it";
 constexpr char const* problem_if_given_up =
     "the pool \"%s\", which all that held it for graphs have given up: use it before "
-    "hoisted::release_after(), or before the graph and its graph_exec end";
+    "hoisted::release_after() and the end of the `hoisted`, or before the graph and its graph_exec "
+    "end";
 constexpr char const* problem_of_arena =
     "the arena of the sharing group \"%s\", where no lease is: the next launch may overwrite it; "
     "claim what stays after its capture by claim_kept()";

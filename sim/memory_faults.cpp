@@ -184,7 +184,9 @@ void use_pinned(device_pages& its, std::uintptr_t address, bool is_write) {
         "wait for an event behind it%s%s (ESCROW_MEMORY=apart)\n",
         is_result ? "uses" : "writes", reinterpret_cast<void*>(address),
         pending->is_kernels ? "a kernel" : "a copy", is_result ? "write" : "read",
-        is_result ? "" : ", or claim_for_host() anew for each",
+        is_result
+            ? ""
+            : ", or claim_for_host() anew for each eager one (of a resource_pool: host_ordered)",
         !pending->is_kernels ? ""
         : is_result ? "; a kernel that only reads it takes a pointer to const; for a flag, "
                       "sim::let_work_share(true)"

@@ -119,11 +119,12 @@ class user {
   template <class Name>  // a function that returns it
   void look(void const* address, Name operand) const {
     if (looks_at_freed_ && is_freed(address)) {
-      refuse(operand(), address,
-             "is in memory that was freed, which work still uses: keep its owner until then, by "
-             "retire() after the last work, or record_stream() of a stream-shared object; for a "
-             "graph claim it in the capture, or retain() it; close a pool that is "
-             "held_until_closed after the last launch");
+      refuse(
+          operand(), address,
+          "is in memory that was freed, which work still uses: keep its owner until then, by "
+          "retire() after the last work, or record_stream() of a stream-shared object; for a "
+          "graph claim it in the capture, or give its owner to retain(), or to the node or set(); "
+          "close a pool that is held_until_closed after the last launch");
     }
     if (is_idle_ == nullptr) return;
     answer got;

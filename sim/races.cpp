@@ -121,8 +121,9 @@ char const* advice_against(lease_use const& now, lease_use const& other) {
            "returned, behind the last launch";
   }
   if (other.number >= now.number) return nullptr;
-  return "tell a lease by record_stream() of each other stream before its work is enqueued, and "
-         "release it behind the last";
+  return "claim for the stream that the work is on, also of a claimer, which has one; or tell the "
+         "lease by record_stream() of each other stream before its work is enqueued, and release "
+         "it behind the last";
 }
 
 void forget_known_leases(used_memory& used) {

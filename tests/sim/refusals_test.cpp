@@ -175,7 +175,8 @@ TEST_F(Refusals, WorkBesideThatOfAnotherLease) {
       },
       "kernel .*add.* uses memory of .*, and so does kernel .*add.*, which had it before, and "
       "nothing "
-      "orders the two: tell a lease by record_stream");
+      "orders the two: claim for the stream that the work is on.*; or tell the lease by "
+      "record_stream");
   use_on_two(true);
   use_on_one();
   EXPECT_FALSE(is_idle(one));
