@@ -31,7 +31,12 @@ bool stands_for(access const& now, access const& old) {
   return covers && (is_alike || is_exclusive(now.kind));
 }
 
-std::string advice_for(access_kind now) {
+std::string advice_for(access_kind now, access_kind before) {
+  if (before == access_kind::allocates) {
+    return "let the other stream wait for an event behind the allocation; a memory_source of your "
+           "own returns what every stream may use at once: for a memory pool of CUDA's take "
+           "memory_source::from()";
+  }
   if (now == access_kind::frees) {
     return "free memory behind the last work that uses it: retire() its owner on that work's "
            "stream, or retire_after() an event behind it, and record that again only once the "
@@ -57,7 +62,7 @@ std::string advice_for(access_kind now) {
   give_up(std::string(call) + ": " + name_of(now.what) + " on " + stream_text(now.on) + " uses " +
           text_of(shared) + (its.of.empty() ? "" : ", of the pool \"" + its.of + "\",") +
           " as does " + name_of(before.what) + ", enqueued before on " + stream_text(before.on) +
-          ", and nothing orders the two: " + advice_for(now.what.kind));
+          ", and nothing orders the two: " + advice_for(now.what.kind, before.what.kind));
 }
 
 // Two runs of one kernel may add to the same; those of two launches seldom do.
