@@ -6,62 +6,56 @@
 #include "operands.hpp"
 #include "thread.hpp"
 
+#include <array>
 #include <chrono>
+#include <cstdint>
 #include <mutex>
-#include <new>
+#include <string>
 #include <thread>
-#include <unordered_map>
 
 namespace escrow::sim::model {
 namespace {
 
+// The last use of an object.
 struct lone_use {
+  void const* used = nullptr;
   std::uint64_t thread = 0;
-  char const* call = nullptr;
+  char const* waits = nullptr;  // that call does; null: none
 };
 
-// Guarded by the state's mutex.
-struct lone_uses {
-  std::unordered_map<void const*, lone_use> waiting;
-  std::unordered_map<void const*, std::uint64_t> last;  // the thread that used it
-  std::size_t waits = 0;
-};
+// Guarded by the state's mutex. Allocates nothing: a library's allocations are counted by its
+// tests.
+std::size_t lone_waits = 0;
 
-lone_uses& uses() {
-  static auto* const only = new lone_uses;  // used until the process ends
-  return *only;
+// Two objects may have one place: then less is told.
+lone_use& last_use_of(void const* used) {
+  static std::array<lone_use, 4096> places;
+  constexpr std::size_t alignment = 16;
+  return places[reinterpret_cast<std::uintptr_t>(used) / alignment % places.size()];
 }
 
-// Whether another thread was the last one to use it.
-bool change_user(void const* used, std::uint64_t thread) {
-  constexpr std::size_t known_max = 4096;
-  auto& last = uses().last;
-  if (last.size() >= known_max) last.clear();
-  auto const [its, is_new] = last.try_emplace(used, thread);
-  return std::exchange(its->second, thread) != thread;
-}
-
-// Throws std::bad_alloc.
 void note_lone_use(void const* used, char const* call) {
   constexpr std::size_t waits_max = 500;
   constexpr std::chrono::microseconds moment(100);
-  lone_uses& all = uses();
   std::unique_lock lock(the().mutex);
   std::uint64_t const thread = this_thread().number;
-  auto const found = all.waiting.find(used);
-  if (found != all.waiting.end() && found->second.thread != thread) {
-    give_up(std::string(call) + " on " + describe_this_thread() + " beside " + found->second.call +
-            " on thread " + std::to_string(found->second.thread) +
+  lone_use& last = last_use_of(used);
+  bool const is_others = last.used == used && last.thread != thread;
+  if (is_others && last.waits != nullptr) {
+    give_up(std::string(call) + " on " + describe_this_thread() + " beside " + last.waits +
+            " on thread " + std::to_string(last.thread) +
             ", of one object: an exec, an exec set, a claimer and a lease are for one thread at a "
             "time; give each thread its own, or let both lock a mutex");
   }
-  if (!change_user(used, thread) || found != all.waiting.end() || all.waits == waits_max) return;
-  ++all.waits;
-  all.waiting.emplace(used, lone_use{thread, call});
+  if (last.waits != nullptr) return;
+  last = {used, thread};
+  if (!is_others || lone_waits == waits_max) return;
+  ++lone_waits;
+  last.waits = call;
   lock.unlock();
   std::this_thread::sleep_for(moment);
   lock.lock();
-  all.waiting.erase(used);
+  last.waits = nullptr;
 }
 
 }  // namespace
@@ -70,8 +64,5 @@ void note_lone_use(void const* used, char const* call) {
 void escrow_simulated_use(void const* used, char const* call) noexcept {
   using namespace escrow::sim::model;
   if (is_forked() || asked_audits() == audits::off) return;
-  try {
-    note_lone_use(used, call);
-  } catch (std::bad_alloc const&) {
-  }
+  note_lone_use(used, call);
 }
