@@ -13,6 +13,7 @@
 
 #include "escrow/core/capture.hpp"
 #include "escrow/core/error.hpp"
+#include "escrow/detail/shared_count.hpp"
 #include "escrow/detail/slot_pool.hpp"
 #include "escrow/internal/deleter_core.hpp"
 #include "escrow/internal/device.hpp"
@@ -135,15 +136,42 @@ cudaError_t allocate_patiently(memory_source const& source, void** address, std:
 
 }  // namespace
 
+// Owned by a block, and by graphs that were given a share.
+struct device_block::memory {
+  explicit memory(std::function<cudaError_t(void*)> its_free) : free(std::move(its_free)) {}
+  memory(memory&&) = delete;
+  ~memory();
+
+  void* data = nullptr;
+  int const device = current_device();
+  std::function<cudaError_t(void*)> free;
+};
+
+device_block::memory::~memory() {
+  if (data == nullptr) return;
+  auto const free_it = [this]() noexcept {
+    cudaError_t status = cudaErrorUnknown;
+    detail::call_nothrow("the `free` of a memory_source", [&] { status = free(data); });
+    return status;
+  };
+  cudaError_t const status = retry_cleanup_relaxed(free_it);
+  if (status == cudaSuccess || device_store::global().free_later(data, status)) return;
+  if (deleter_core* const told = deleter_core::global_or_null()) {
+    told->report(cuda_error(status, "`free` of a memory_source", source_location(),
+                            "the block stays: was it freed by another call?"));
+  }
+}
+
 device_block::device_block(char const* call, std::size_t bytes, memory_source const& source,
                            source_location where)
-    : bytes_(bytes), free_(source.free) {
+    : bytes_(bytes) {
   detail::called_at(call, where, [&] {
     if (!source.allocate || !source.free) {
       throw usage_error(call, "`source` has no `allocate` or no `free`",
                         "give it both, or use memory_source::device()");
     }
     relaxed_capture_scope const relaxed;
+    memory_ = make_apart<memory>(source.free);
     cudaError_t const status = allocate_patiently(source, &data_, bytes);
     if (status != cudaSuccess) {
       throw cuda_error(status, source.name, source_location::current(),
@@ -154,23 +182,24 @@ device_block::device_block(char const* call, std::size_t bytes, memory_source co
                        "`allocate` returned success and a null address, which counts as that: "
                        "return an address, or an error");
     }
+    memory_->data = data_;
     made_blocks::note_device_block(data_, bytes);
   });
 }
 
+// Whoever has a share knows nothing of the work outside of its graph.
 device_block::~device_block() {
-  if (data_ == nullptr || !free_) return;
-  auto const free = [this]() noexcept {
-    cudaError_t status = cudaErrorUnknown;
-    detail::call_nothrow("the `free` of a memory_source", [&] { status = free_(data_); });
-    return status;
-  };
-  cudaError_t const status = retry_cleanup_relaxed(free);
-  if (status == cudaSuccess || device_store::global().free_later(data_, status)) return;
+  if (memory_ == nullptr) return;
+  tell_handed_over(memory_.get());
+  if (memory_.use_count() == 1) return;
+  cudaError_t const waited = device_store::global().wait_for_uses(memory_->device);
+  if (waited == cudaSuccess || is_sticky(waited)) return;
   if (deleter_core* const told = deleter_core::global_or_null()) {
-    told->report(cuda_error(status, "`free` of a memory_source", source_location(),
-                            "the block stays: was it freed by another call?"));
+    told->report(cuda_error(waited, "device_block::~device_block", source_location(),
+                            "a graph has the memory, too, and work may use it: it is leaked; "
+                            "retire() its owner on the stream"));
   }
+  static_cast<void>(new (std::nothrow) std::shared_ptr<memory>(memory_));
 }
 
 }  // namespace escrow::inline v0_2

@@ -178,6 +178,11 @@ void device_store::free_late(store_place const& in, std::uint64_t last) noexcept
   while (void* const late = take_late(in, last)) static_cast<void>(succeeded(free(late)));
 }
 
+cudaError_t device_store::wait_for_uses(int device) noexcept {
+  if (scope_now.is_unused || is_reclaiming()) return cudaSuccess;
+  return clean_up_on_device(device, wait_for_device, false);
+}
+
 void device_store::wait_and_free_late(int device) {
   std::shared_ptr<store_place> const its = known_place(device);
   std::uint64_t last = 0;

@@ -70,6 +70,8 @@ class ESCROW_LOCAL device_store {
     cudaError_t const status = free(address);
     if (status != cudaSuccess) static_cast<void>(free_later(address, status));
   }
+  // Waits for the device, as free() does where memory may be in use.
+  cudaError_t wait_for_uses(int device) noexcept;
   // Frees what free_later() has noted, if there is any, after a wait for the device.
   void wait_and_free_late(int device);
   // Gives back to the device what is unused, and the pool if nothing is used. Returns the bytes.

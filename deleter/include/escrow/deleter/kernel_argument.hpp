@@ -35,10 +35,13 @@ class slot_share {
 // which returns the value for the kernel, of a trivially copyable type, and at most one of:
 //
 //     static O owner(T const& object);
+//     static O owner_in_graph(T const& object);
 //     static void before_launch(T& object, stream_ref stream);
 //
 // owner() returns a share of what must stay alive until the kernel is done. It is a share of the
 // allocation, not of its wrapper, so that a reset() of the wrapper frees nothing early.
+// owner_in_graph() returns one for a capture or a node, of a type whose destructor waits for all
+// work: a launch outside of captures keeps nothing of an object that is not moved in.
 // before_launch() is for types that track their own use; it is called before the launch, and the
 // caller keeps the object. A type with neither must be moved into the launch, which then owns it.
 // With before_launch(),
@@ -65,6 +68,12 @@ concept owning_argument = requires(std::remove_const_t<T> const& object) {
 template <class T>
 concept shareable_argument = owning_argument<T> && requires(std::remove_const_t<T> const& object) {
   kernel_argument_traits<std::remove_const_t<T>>::owner(object);
+};
+
+// An owning argument whose end waits for all work with it, so that only graphs take a share.
+template <class T>
+concept outlasting_argument = owning_argument<T> && requires(std::remove_const_t<T> const& object) {
+  kernel_argument_traits<std::remove_const_t<T>>::owner_in_graph(object);
 };
 
 // An owning argument that tracks its own use: it is told of each launch, as a lease is.

@@ -262,8 +262,12 @@ class moved_in {
   std::variant<T*, T> object_;
 };
 
-// What is kept of an argument that was given as `Argument` (T& or T, as forwarded). Throws what
-// taking a share throws.
+// Whether an argument that was given as `Argument` (T& or T, as forwarded) stays its caller's.
+template <class Argument>
+inline constexpr bool is_named =
+    std::is_reference_v<Argument> || std::is_const_v<std::remove_reference_t<Argument>>;
+
+// What is kept of an argument. Throws what taking a share throws.
 template <bound_to To, class Argument>
 auto share_of(std::remove_reference_t<Argument>& argument) {
   using given = std::remove_reference_t<Argument>;
@@ -284,8 +288,15 @@ auto share_of(std::remove_reference_t<Argument>& argument) {
     }
   } else if constexpr (shareable_argument<T>) {
     return traits::owner(argument);
+  } else if constexpr (is_named<Argument> && outlasting_argument<T>) {
+    // A launch in a capture keeps it on its own: see share_with_capture().
+    if constexpr (To == bound_to::node) {
+      return traits::owner_in_graph(argument);
+    } else {
+      return no_share();
+    }
   } else {
-    constexpr bool is_moved = !std::is_reference_v<Argument> && !std::is_const_v<given>;
+    constexpr bool is_moved = !is_named<Argument>;
     static_assert(is_moved,
                   "the owner of this argument cannot be shared: std::move it into the launch, or "
                   "pass its data(), if it outlives the work; of a lease pass the lease itself");

@@ -199,12 +199,25 @@ inline void launch_values(stream_ref stream, kernel const& launched, launch_conf
     refuse_launch(status, launched, config);
 }
 
+// In a capture, lets the graph keep an argument of which a launch elsewhere keeps nothing.
+template <class Argument>
+void share_with_capture(deleter& keeper, stream_ref stream,
+                        std::remove_reference_t<Argument>& argument, source_location where) {
+  using T = std::remove_cvref_t<Argument>;
+  if constexpr (is_named<Argument> && outlasting_argument<T> && !shareable_argument<T>) {
+    if (!usable_capture_of("launch", stream).is_active()) return;
+    keeper.retire_as("launch", stream, kernel_argument_traits<T>::owner_in_graph(argument), where);
+  }
+}
+
 // Keeps what has to be kept, and launches with `values`, of the types that the kernel has.
 template <class... Values, class... Arguments>
 void launch_keeping(stream_ref stream, source_location where, kernel const& launched,
                     launch_config const& config, std::tuple<Values...> values,
                     Arguments&&... arguments) {
   (announce_use(arguments, stream), ...);
+  deleter& its = config.deleter != nullptr ? *config.deleter : deleter::global();
+  (share_with_capture<Arguments>(its, stream, arguments, where), ...);
   auto pointers = addresses_of(values);
   auto const enqueue = [&] { launch_values(stream, launched, config, pointers.data()); };
   using owner = launch_owner<bound_to::stream, Arguments...>;
@@ -213,7 +226,6 @@ void launch_keeping(stream_ref stream, source_location where, kernel const& laun
     static_cast<void>(usable_capture_of("launch", stream));  // else retire_around() asks
     return enqueue();
   }
-  deleter& its = config.deleter != nullptr ? *config.deleter : deleter::global();
   auto const take = [](owner& in_place) noexcept { in_place.take(); };
   its.retire_around("launch", stream, std::move(kept), take, enqueue, where);
 }

@@ -96,12 +96,12 @@ class ESCROW_API device_block {
   device_block(device_block&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),
         bytes_(std::exchange(other.bytes_, 0)),
-        free_(std::exchange(other.free_, nullptr)) {}
+        memory_(std::move(other.memory_)) {}
   device_block& operator=(device_block&& other) noexcept {
     device_block taken(std::move(other));
     std::swap(data_, taken.data_);
     std::swap(bytes_, taken.bytes_);
-    std::swap(free_, taken.free_);
+    std::swap(memory_, taken.memory_);
     return *this;
   }
   ~device_block();
@@ -111,12 +111,13 @@ class ESCROW_API device_block {
   // The size in bytes, at least what was requested.
   [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
   // False once moved from; true also of 0 bytes, which have no address.
-  [[nodiscard]] explicit operator bool() const noexcept { return data_ != nullptr || free_; }
+  [[nodiscard]] explicit operator bool() const noexcept { return data_ != nullptr || memory_; }
 
  private:
   template <class T>
   friend class device_buffer;
   friend class scratch_pool;
+  struct memory;
 
   // For a caller with that name, which errors have.
   device_block(char const* call, std::size_t bytes, memory_source const& source,
@@ -126,10 +127,11 @@ class ESCROW_API device_block {
 
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
-  std::function<cudaError_t(void*)> free_;  // empty: the memory is an arena's
+  std::shared_ptr<memory> memory_;  // null: an arena's
 };
 
-// A kernel receives the address; the block itself must be moved into the launch.
+// A kernel receives the address; the block itself must be moved into the launch: of a pool's block
+// pass the lease.
 template <>
 struct kernel_argument_traits<device_block> {
   static void* device_value(device_block const& block) noexcept { return block.data(); }
@@ -162,8 +164,8 @@ template <class T>
   return device_ptr<T>(static_cast<T*>(memory));
 }
 
-// A device_block of `count` elements, not initialized. A kernel receives a T*.
-// Example: examples/conditional.cpp.
+// A device_block of `count` elements, not initialized. A kernel receives a T*; a launch in a
+// capture, and a node, share the memory with the graph. Example: examples/conditional.cpp.
 template <class T>
 class device_buffer {
   static_assert(std::is_trivially_copyable_v<T>,
@@ -181,14 +183,20 @@ class device_buffer {
   [[nodiscard]] std::size_t bytes() const noexcept { return block_.size(); }
   // False once moved from.
   [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(block_); }
+  // Internal: a share of the memory, which stays until this and all shares are gone.
+  [[nodiscard]] std::shared_ptr<void const> share() const noexcept { return block_.memory_; }
 
  private:
   device_block block_;
 };
 
-// The buffer itself must be moved into the launch.
+// A kernel receives the address. What is moved in is kept until the launch is done; of another
+// buffer a graph keeps a share, and no other launch anything, since its destructor waits.
 template <class T>
 struct kernel_argument_traits<device_buffer<T>> {
+  static std::shared_ptr<void const> owner_in_graph(device_buffer<T> const& buffer) noexcept {
+    return buffer.share();
+  }
   static T* device_value(device_buffer<T> const& buffer) noexcept { return buffer.data(); }
   static std::size_t bytes(device_buffer<T> const& buffer) noexcept { return buffer.bytes(); }
 };
