@@ -50,11 +50,14 @@ bool asks_guards() noexcept {
 }
 
 bool is_reuse_late() noexcept {
-  static bool const is_late = [] {
-    std::string_view const value = value_of("ESCROW_REUSE");
-    // What is apart and free has closed pages: the later it is claimed, the more they tell.
-    return value == "late" || (value.empty() && asks_guards());
-  }();
+  static bool const is_late = value_of("ESCROW_REUSE") == "late";
+  return is_late;
+}
+
+bool is_memory_reused_late() noexcept {
+  // What is apart and free has closed pages: the later it is claimed, the more they tell.
+  static bool const is_late =
+      is_reuse_late() || (value_of("ESCROW_REUSE").empty() && asks_guards());
   return is_late;
 }
 

@@ -137,7 +137,7 @@ cudaError_t allocate_patiently(memory_source const& source, void** address, std:
 }  // namespace
 
 // Owned by a block, and by graphs that were given a share.
-struct device_block::memory {
+struct ESCROW_LOCAL device_block::memory {
   explicit memory(std::function<cudaError_t(void*)> its_free) : free(std::move(its_free)) {}
   memory(memory&&) = delete;
   ~memory();

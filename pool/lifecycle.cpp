@@ -82,7 +82,8 @@ slot_pool::state::state(slot_pool& pool, pool_options given, make_function made,
       make(std::move(made)),
       core(used),
       is_only_device(devices == 1),
-      is_reused_late(environment::is_reuse_late()),
+      is_reused_late(policy != nullptr ? environment::is_memory_reused_late()
+                                       : environment::is_reuse_late()),
       is_hosts_reused_late(is_reused_late || environment::asks_guards()),
       is_watched(options.track_leases || environment::asks_guards()),
       is_host_ordered(options.host_ordered ||

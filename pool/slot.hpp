@@ -60,6 +60,13 @@ class booked_slot final : range_owner {
   void tell(known_address& its, std::size_t offset) const noexcept override;
   [[nodiscard]] bool has(std::uintptr_t block) const noexcept override;
   [[nodiscard]] void const* begin() const noexcept { return begin_; }  // null: of an object
+  // Of an object: calls `what` with each block that it still has.
+  template <class What>
+  void for_each_block(What const& what) const noexcept {
+    for (auto const& each : blocks_) {
+      if (has(each)) what(each);
+    }
+  }
 
   // Who has it, and which of its leases that is. Relaxed: values alone.
   std::atomic<known_address::use> use{known_address::use::none};

@@ -59,6 +59,8 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
     if (!taken.kept_in_.empty()) [[unlikely]]
       taken.kept_in_.clear();
     taken.resource_->note_access(on.id);
+    if (keeps_contents) [[unlikely]]
+      note_kept(taken, capture_id);
     return {&taken, taken.resource_.get(), taken.was_used_, on, capture_id};
   }
   [[nodiscard]] claimed_slot leased_in_order(slot& own, claim_request const& asked,
@@ -183,6 +185,7 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   void unlist_lease(slot& ended) noexcept;
   // The lease is used on another stream, or given to a launch.
   void note_use(slot const& used, environment::lease_event what) const noexcept;
+  void note_kept(slot const& taken, std::uint64_t capture_id) noexcept;  // if keeps_contents
   void go_home(slot& idle) noexcept {
     // In no stream's list, where it would stand behind busy ones.
     if (idle.is_done_) idle.key_ = free_lists::idle;
@@ -274,6 +277,7 @@ struct ESCROW_LOCAL slot_pool::state final : listed_pool {
   bool const is_only_device;  // no stream can be of another device
   // ESCROW_REUSE=late, for tests: what is used after its lease stays free longer, and is told.
   bool const is_reused_late;
+  bool keeps_contents = false;      // see slot_pool::keep_contents(); before any claim
   bool const is_hosts_reused_late;  // what the host writes: also where that is watched
   bool const is_watched;  // pool_options::track_leases, or the simulated runtime asks for leases
   // All claims are for the host, which writes the resources, or may: until a block tells. Relaxed:

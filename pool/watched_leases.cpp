@@ -27,11 +27,23 @@ void tell_simulator(slot const& its, environment::lease_event what, cudaStream_t
 
 }  // namespace
 
+void slot_pool::keep_contents() noexcept {
+  state_->keeps_contents = environment::asks_guards();
+}
+
 void slot_pool::state::note_claim(slot& taken, claim_request const& asked, stream_use const& on,
                                   std::uint64_t capture_id) noexcept {
   if (options.track_leases) taken.note_ = {asked.where, std::chrono::steady_clock::now()};
   using enum environment::lease_event;
   tell_simulator(taken, capture_id == 0 ? claimed : told, on.handle);
+}
+
+void slot_pool::state::note_kept(slot const& taken, std::uint64_t capture_id) noexcept {
+  if (!taken.was_used_ || capture_id != 0) return;
+  taken.booked_.for_each_block([](made_blocks::block const& each) {
+    using enum environment::lease_event;
+    environment::simulated_lease(kept, each.begin, each.bytes, nullptr);
+  });
 }
 
 void slot_pool::state::list_lease(slot& leased) noexcept {

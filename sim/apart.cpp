@@ -176,6 +176,12 @@ void set_idle_for_work(void const* memory, std::uint64_t since, std::string cons
   its.of_work.set_idle(reinterpret_cast<std::uintptr_t>(memory), since, of);
 }
 
+void set_left_for_work(void const* memory, std::uint64_t since, std::string const& of) {
+  device_pages& its = memory_pages();
+  std::lock_guard const lock(its.mutex);
+  its.of_work.set_left(reinterpret_cast<std::uintptr_t>(memory), since, of);
+}
+
 void end_idle_for_work(void const* memory) noexcept {
   device_pages& its = memory_pages();
   std::lock_guard const lock(its.mutex);

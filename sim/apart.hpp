@@ -38,6 +38,9 @@ void set_idle(void const* memory, std::size_t bytes, bool is_idle);
 // Nor may work that later calls than `since` enqueue use what the pool `of` has free.
 void set_idle_for_work(void const* memory, std::uint64_t since, std::string const& of);
 void end_idle_for_work(void const* memory) noexcept;
+// An object of the pool `of` keeps what earlier leases have left there: whose kernel reads that
+// first, instead of writing it, is told.
+void set_left_for_work(void const* memory, std::uint64_t since, std::string const& of);
 // Work that so-manieth a call has enqueued begins.
 void close_idle(std::uint64_t call) noexcept;
 

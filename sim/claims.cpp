@@ -16,7 +16,7 @@
 namespace escrow::sim::model {
 namespace {
 
-enum class lease_event : int { claimed, told, given, ended };
+enum class lease_event : int { claimed, told, given, ended, kept };
 
 bool is_pinned(void const* memory) {
   return place_of(memory).type == cudaMemoryTypeHost;
@@ -84,6 +84,10 @@ void note_event(lease_event what, void const* memory, std::size_t bytes, cudaStr
   if (what == lease_event::given) {
     auto const begin = reinterpret_cast<std::uintptr_t>(memory);
     if (is_host) this_thread().given.push_back({.begin = begin, .bytes = bytes});
+    return;
+  }
+  if (what == lease_event::kept) {
+    if (!is_host) set_left_for_work(memory, the().calls, lease_around(memory).of);
     return;
   }
   if (is_host) return set_idle(memory, bytes, what == lease_event::ended);

@@ -51,7 +51,9 @@ void on_kernels_fault(int signal, siginfo_t* told, void* /*context*/) {
   if (running != nullptr && std::holds_alternative<kernel_work>(running->what)) {
     say("escrow::sim: kernel \"%s\" reads or writes at %p, where no memory is: it goes far behind "
         "what it was given, or was given no address; claim<T>(stream, count) counts elements, and "
-        "claim(stream, bytes) bytes\n",
+        "claim(stream, bytes) bytes; or the group that has it is parked, which waits for launches "
+        "by "
+        "graph_exec alone\n",
         std::get<kernel_work>(running->what).code->name.c_str(), told->si_addr);
     print_callers();
   } else if (this_thread_unchecked().reclaims != 0) {
@@ -78,14 +80,26 @@ bool reads_unwritten(work_pages const& its, copy_work const& copy, char const* o
   return *of != '\0' && its.are_unwritten(begin, has_rows ? 1 : shape.extent.width);
 }
 
+void tell_of_left(kernel_work const& kernel, std::uintptr_t address, char const* of) {
+  static bool is_told = false;  // under the lock
+  if (std::exchange(is_told, true)) return;
+  say("escrow::sim: kernel \"%s\" reads what an earlier lease of \"%s\" has left at %p: the pool "
+      "has no `recycle`, and nothing has written there since the claim; give it one that clears "
+      "this, or an empty one if it is to stay (ESCROW_MEMORY=apart; told once)\n",
+      kernel.code->name.c_str(), of, reinterpret_cast<void*>(address));
+}
+
 // What is free in its pool is so for work that was enqueued after its lease had ended. Ends the
 // process, or opens it.
 void use_idle(device_pages& its, std::uintptr_t address, bool reads) {
   auto const idle = its.of_work.idle_at(address);
   if (!idle) return;
   op const* const running = this_thread_unchecked().kernel;
-  if (running != nullptr && running->call > idle->since) {
-    auto const* const kernel = std::get_if<kernel_work>(&running->what);
+  bool const is_later = running != nullptr && running->call > idle->since;
+  auto const* const kernel = is_later ? std::get_if<kernel_work>(&running->what) : nullptr;
+  if (idle->is_left) {
+    if (kernel != nullptr && reads) tell_of_left(*kernel, address, idle->of);
+  } else if (is_later) {
     say("escrow::sim: %s%s%s %s memory of \"%s\" at %p that is free there: its lease has ended "
         "before the call that enqueued this, and a pointer in memory leads there; end the lease "
         "behind the last work that uses it, or give that work no such pointer "

@@ -221,9 +221,16 @@ void work_pages::set_idle(std::uintptr_t begin, std::uint64_t since, std::string
   soon_idle_.push_back(begin);
   pages& its = found->second;
   its.is_idle = idle::soon;
+  its.is_left = false;
   its.idle_since = since;
   its.of = {};
   std::strncpy(its.of.data(), of.c_str(), its.of.size() - 1);
+}
+
+void work_pages::set_left(std::uintptr_t begin, std::uint64_t since, std::string const& of) {
+  set_idle(begin, since, of);
+  auto const found = all_.find(begin);
+  if (found != all_.end()) found->second.is_left = true;
 }
 
 void work_pages::close_idle(std::uint64_t call) noexcept {
@@ -249,7 +256,7 @@ void work_pages::end_idle(std::uintptr_t address, bool at_work) noexcept {
 std::optional<work_pages::idle_memory> work_pages::idle_at(std::uintptr_t address) const noexcept {
   auto const found = around(address);
   if (found == all_.end() || found->second.is_idle != idle::closed) return std::nullopt;
-  return idle_memory{found->second.idle_since, found->second.of.data()};
+  return idle_memory{found->second.idle_since, found->second.of.data(), found->second.is_left};
 }
 
 }  // namespace escrow::sim::model

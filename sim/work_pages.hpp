@@ -47,12 +47,15 @@ class work_pages {
   // All of the memory that begins there is free in the pool `of`, for work of later calls than
   // `since`; as the first of that begins, the pages are closed. No effect on other memory.
   void set_idle(std::uintptr_t begin, std::uint64_t since, std::string const& of);
+  // The same of what a lease has, with what earlier ones have left there.
+  void set_left(std::uintptr_t begin, std::uint64_t since, std::string const& of);
   void close_idle(std::uint64_t call) noexcept;
   // It is claimed, or used by work of before. Allocates nothing.
   void end_idle(std::uintptr_t address, bool at_work) noexcept;
   struct idle_memory {
     std::uint64_t since;
     char const* of;
+    bool is_left;
   };
   // Whether an address is in idle memory that is closed.
   [[nodiscard]] std::optional<idle_memory> idle_at(std::uintptr_t address) const noexcept;
@@ -71,6 +74,7 @@ class work_pages {
     std::array<char, 64> of{};
     idle is_idle = idle::no;
     std::uint64_t idle_since = 0;
+    bool is_left = false;
   };
   using all = std::map<std::uintptr_t, pages>;
 

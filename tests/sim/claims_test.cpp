@@ -95,6 +95,46 @@ TEST_F(MemoryOfLeases, IsNewForTheNextWorkInARun) {
   EXPECT_EQ(*cells.data(), 4);
 }
 
+// Objects of a pool without `recycle` keep what earlier leases have left.
+class KeptContents : public MemoryOfLeases {
+ protected:
+  struct bins {
+    device_buffer<int> count{64};
+  };
+  using bins_pool = resource_pool<bins>;
+
+  // What the simulator says while three leases count, each first cleared if that is asked.
+  std::string said_of(bins_pool& pool, bool are_cleared) {
+    testing::internal::CaptureStderr();
+    for (int i = 0; i < 3; ++i) {
+      auto const its = pool.claim(one);
+      if (i == 0 || are_cleared) must(cudaMemsetAsync(its->count.data(), 0, 256, one));
+      launch(one, add, {}, its->count, 1);
+    }
+    sync(one);
+    return testing::internal::GetCapturedStderr();
+  }
+};
+
+TEST_F(KeptContents, AreToldOnceIfAKernelReadsThemFirst) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  auto const in_a_process_of_its_own = [this] {
+    bins_pool cleared({.label = "cleared"}, [] { return bins(); });
+    bins_pool meant(
+        {.label = "meant"}, [] { return bins(); }, [](bins&, stream_ref) {});
+    bins_pool dirty({.label = "dirty"}, [] { return bins(); });
+    EXPECT_EQ(said_of(cleared, true), "");
+    EXPECT_EQ(said_of(meant, false), "");
+    EXPECT_NE(said_of(dirty, false)
+                  .find("kernel \"add\" reads what an earlier lease of \"dirty\" has "
+                        "left at 0x"),
+              std::string::npos);
+    EXPECT_EQ(said_of(dirty, false), "") << "told once";
+    std::exit(HasFailure() ? 1 : 0);
+  };
+  EXPECT_EXIT(in_a_process_of_its_own(), testing::ExitedWithCode(0), "");
+}
+
 // A table of addresses outlives a lease. The next claim gets other memory.
 TEST_F(MemoryOfLeases, IsClosedToWorkThatComesBehindTheEnd) {
   auto table = staging.claim<int*>(one, 1);

@@ -17,8 +17,10 @@ enum class audits : std::uint8_t { by_default, off, on };
 
 // Each variable is read once. Any thread.
 [[nodiscard]] audits asked_audits() noexcept;
-[[nodiscard]] bool is_reuse_late() noexcept;  // ESCROW_REUSE=late, or not set and asks_guards()
-[[nodiscard]] bool asks_guards() noexcept;    // ESCROW_MEMORY=apart, if simulated
+[[nodiscard]] bool is_reuse_late() noexcept;  // ESCROW_REUSE=late
+[[nodiscard]] bool
+is_memory_reused_late() noexcept;                  // the same, or it is not set and asks_guards()
+[[nodiscard]] bool asks_guards() noexcept;         // ESCROW_MEMORY=apart, if simulated
 [[nodiscard]] bool asks_runtime_calls() noexcept;  // ESCROW_RUNTIME_CALLS=1
 [[nodiscard]] bool is_simulated() noexcept;
 // Of the simulated runtime: 0 if its time is not stepped, else it grows with each step.
@@ -34,7 +36,8 @@ void simulated_reclaims(bool begins) noexcept;
 //     told      of another stream, or claimed in a capture
 //     given     to a launch as an argument: the calling thread's next
 //     ended     and no graph has it
-enum class lease_event : std::uint8_t { claimed, told, given, ended };
+//     kept      an object's, claimed again as it is: its pool has no `recycle`
+enum class lease_event : std::uint8_t { claimed, told, given, ended, kept };
 void simulated_lease(lease_event what, void const* memory, std::size_t bytes,
                      cudaStream_t stream) noexcept;
 // The same: for a message, the call that has invalidated a capture last; else what tells it.

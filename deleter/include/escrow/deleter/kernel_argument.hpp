@@ -27,8 +27,8 @@ class slot_share {
   ref<slot_reference> held_;
 };
 
-// Customization point for kernel arguments. Specialize it for a type whose objects own what a
-// kernel uses; arguments of other types are passed unchanged. A specialization has
+// Specialize it for a type whose objects own what a kernel uses; arguments of other types are
+// passed unchanged. A specialization has
 //
 //     static V device_value(T const& object);
 //
@@ -38,21 +38,18 @@ class slot_share {
 //     static O owner_in_graph(T const& object);
 //     static void before_launch(T& object, stream_ref stream);
 //
-// owner() returns a share of what must stay alive until the kernel is done. It is a share of the
-// allocation, not of its wrapper, so that a reset() of the wrapper frees nothing early.
-// owner_in_graph() returns one for a capture or a node, of a type whose destructor waits for all
-// work: a launch outside of captures keeps nothing of an object that is not moved in.
-// before_launch() is for types that track their own use; it is called before the launch, and the
-// caller keeps the object. A type with neither must be moved into the launch, which then owns it.
-// With before_launch(),
+// owner() returns a share of what must stay alive until the kernel is done: of the allocation, so
+// that a reset() of its wrapper frees nothing early. owner_in_graph() returns one for a capture or
+// a node, of a type whose destructor waits for all other work. before_launch() is for types that
+// track their own use; it is called before the launch. With each the caller keeps it. A
+// type with none must be moved into the launch, which then owns it. With before_launch(),
 //
 //     static O owner_for_node(T& object);
 //
-// returns the share that a graph node keeps, since it has no stream. A slot_share is dropped as
-// soon as nothing uses that version of the node, other owners when the worker destroys them.
+// returns the share that a graph node keeps. A slot_share is dropped as soon as nothing uses that
+// version of the node, other owners when the worker destroys them.
 //
-// A type that knows how large its memory is may say so: kinds of nodes that copy or fill more are
-// refused.
+// A type may say how large its memory is: kinds of nodes that copy or fill more are refused.
 //
 //     static std::size_t bytes(T const& object);
 template <class T>

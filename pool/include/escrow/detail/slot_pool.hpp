@@ -195,6 +195,8 @@ class ESCROW_API slot_pool {
   [[nodiscard]] static owned create(pool_options const& options, make_function make,
                                     scratch_policy const* policy = nullptr);
   slot_pool(slot_pool&&) = delete;
+  // Nothing recycles its resources: for tests on the simulated runtime. Before any claim.
+  void keep_contents() noexcept;
   // Throws cuda_error, which names `what`, if `device` is none of so many devices.
   static void require_device(char const* what, int device, int devices);
 

@@ -187,6 +187,7 @@ class resource_pool {
     };
     slots_ = detail::called_at(creating, where,
                                [&] { return slot_pool::create(options, std::move(make_one)); });
+    if (!functions->recycle) slots_->keep_contents();
   }
 
   // Internal: of what are no such functions.
