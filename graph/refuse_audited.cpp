@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether a call audits, and what it refuses.
+#include <atomic>
 #include <cstdint>
+#include <cstdio>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -71,6 +74,31 @@ void refuse_own_owner(char const* call, audit_use use, char const* what, void co
                     "weights, not the object that has the " +
                         std::string(what) + "; or switch this audit off: see audit_use");
 }
+
+namespace {
+
+// After the destructors of all statics. On the simulated runtime, with ESCROW_AUDIT=1: an owner
+// that has the exec which keeps it, in whatever way, shows as both are left.
+[[gnu::destructor]] void tell_of_execs_left() noexcept {
+  using namespace environment;
+  if (!is_simulated() || asked_audits() != audits::on) return;
+  graph_registry const& registry = graph_registry::global();
+  if (registry.execs.load(std::memory_order_relaxed) == 0) return;  // relaxed: a number
+  try {
+    std::size_t owners = 0;
+    for (auto const& each : registry.holdings()) owners += each.graphs == 0 ? each.held.owners : 0;
+    if (owners == 0) return;
+    static_cast<void>(std::fprintf(
+        stderr,
+        "escrow: as the process ends, owners (%zu) are kept by execs that were not destroyed: does "
+        "one of them have its exec? Then neither is ever destroyed; let the graph keep what its "
+        "kernels use, e.g. a std::shared_ptr to the weights, not the object that has the exec\n",
+        owners));
+  } catch (std::bad_alloc const&) {
+  }
+}
+
+}  // namespace
 
 void refuse_not_captured(char const* call, cudaGraph_t captured, audit_use use,
                          std::uint64_t before) {
