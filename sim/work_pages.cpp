@@ -168,6 +168,7 @@ void work_pages::write(std::uintptr_t begin, std::size_t bytes) noexcept {
   auto const found = around(begin);
   if (found == all_.end() || bytes == 0) return;
   auto& its = const_cast<pages&>(found->second);
+  if (its.is_left && its.is_idle == idle::closed) end_idle(begin, true);  // work of this lease's
   if (!is_small(its)) return open(begin, bytes);
   std::uintptr_t const end = begin + bytes;
   for (std::size_t nth = 0; nth < its.are_unwritten.size(); ++nth) {
@@ -248,6 +249,7 @@ void work_pages::end_idle(std::uintptr_t address, bool at_work) noexcept {
   auto const found = around(address);
   if (found == all_.end()) return;
   auto& its = const_cast<pages&>(found->second);
+  its.is_left = false;
   if (std::exchange(its.is_idle, idle::no) != idle::closed || !at_work) return;
   protect(found->first, end_of(*found) - found->first, PROT_READ | PROT_WRITE);
   close_unwritten(*found, 0, its.are_unwritten.size());

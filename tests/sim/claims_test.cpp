@@ -100,6 +100,7 @@ class KeptContents : public MemoryOfLeases {
  protected:
   struct bins {
     device_buffer<int> count{64};
+    device_buffer<int> copy{64};
   };
   using bins_pool = resource_pool<bins>;
 
@@ -109,6 +110,9 @@ class KeptContents : public MemoryOfLeases {
     for (int i = 0; i < 3; ++i) {
       auto const its = pool.claim(one);
       if (i == 0 || are_cleared) must(cudaMemsetAsync(its->count.data(), 0, 256, one));
+      if (are_cleared)
+        must(cudaMemcpyAsync(its->copy.data(), its->count.data(), 256, cudaMemcpyDefault, one));
+      if (are_cleared) launch(one, add, {}, its->copy, 1);
       launch(one, add, {}, its->count, 1);
     }
     sync(one);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "deep.hpp"
 #include "handles.hpp"
 
 namespace escrow::test {
@@ -19,6 +20,9 @@ using namespace std::chrono_literals;
 class LoneUse : public testing::Test {
  protected:
   LoneUse() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  void SetUp() override {
+    if (built_with_tsan) GTEST_SKIP() << "ThreadSanitizer reports it";
+  }
 
   // Each of two threads does so again and again, for so long that they do it at the same time.
   static void by_two_threads(std::function<void()> const& use, std::chrono::milliseconds time) {
