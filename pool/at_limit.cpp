@@ -37,7 +37,7 @@ slot* slot_pool::claim_search::take_at_limit() {
 
 bool slot_pool::claim_search::may_search_again() {
   if (seen.failure != nullptr && !seen.is_out_of_memory) return false;
-  constexpr std::size_t repeats_min = 16;  // few slots may have many threads
+  constexpr std::size_t repeats_min = 64;  // few slots may have many threads
   if (!seen.is_busy && (seen.has_moved || seen.is_on_its_way) &&
       waits.repeats < std::max(repeats_min, in.sizes.existing(of, of.bytes != 0))) {
     ++waits.repeats;
