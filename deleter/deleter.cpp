@@ -51,7 +51,12 @@ deleter_core* deleter::make_core(deleter_options options) {
   return core.release();
 }
 
+bool deleter::is_there() const noexcept {
+  return mark_ == mark();
+}
+
 deleter::~deleter() {
+  mark_ = 0;
   core_->refuses_.store(true, std::memory_order_relaxed);
   core_->store_.trim();
   bool const has_thread = core_->thread_.joinable();

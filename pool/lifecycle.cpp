@@ -49,6 +49,8 @@ void require_sane(pool_options const& options, scratch_policy const& policy) {
   require(options.host_wait_max >= none, call, "`host_wait_max` is negative", at_once);
   require(options.capture_wait_max >= none, call, "`capture_wait_max` is negative", at_once);
   require(options.reclaim_wait_max >= none, call, "`reclaim_wait_max` is negative", at_once);
+  require(options.deleter == nullptr || options.deleter->is_there(), call,
+          "`deleter` is not constructed yet, or has ended", "declare it before the pool");
   constexpr char const* of_policy = "scratch_policy";
   require(policy.idle_max >= none, of_policy, "`idle_max` is negative", "zero: never");
   require(policy.keep_window >= none, of_policy, "`keep_window` is negative", "give a time");

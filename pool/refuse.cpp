@@ -83,9 +83,9 @@ std::string slot_pool::claim_search::remedies() {
 }
 
 std::string slot_pool::claim_search::describe_claim() {
-  std::string text = detail::line_text("claimed at ", asked.where);
+  std::string text = detail::line_text("asked for at ", asked.where);
   if (of.bytes != 0) {
-    text += text.empty() ? "claimed: " : ": ";
+    text += text.empty() ? "asked for: " : ": ";
     text += std::to_string(asked.bytes) + " bytes of \"" + of.label + "\"";
   }
   if (!text.empty()) text += "; ";

@@ -89,6 +89,20 @@ TEST(PoolOptions, HaveRoomForOneSlotAtLeast) {
                             {"`slots_max` is 0", "give 1 or more"});
 }
 
+TEST(PoolOptions, NameADeleterThatIsThere) {
+  struct in_the_wrong_order {
+    scratch_pool pool{{.deleter = &own}};
+    deleter own;
+  };
+  constexpr char const* problem = "`deleter` is not constructed yet, or has ended";
+  expect_error<usage_error>([] { in_the_wrong_order const made; }, {problem, "declare it before"});
+  std::optional<deleter> ended(std::in_place);
+  deleter* const at = &*ended;
+  EXPECT_TRUE(at->is_there());
+  ended.reset();
+  expect_error<usage_error>([=] { return scratch_pool({.deleter = at}); }, {problem});
+}
+
 TEST(ScratchPools, ThatWereMovedFromSaySo) {
   scratch_pools from;
   scratch_pools const to = std::move(from);

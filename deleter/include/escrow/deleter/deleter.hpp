@@ -230,6 +230,8 @@ class ESCROW_API deleter {
   [[nodiscard]] deleter_stats stats() const noexcept;
   // Internal: what pools and graphs push to.
   [[nodiscard]] deleter_core& core() const noexcept { return *core_; }
+  // Internal: it is constructed, and has not ended; for a pointer that may be to neither.
+  [[nodiscard]] bool is_there() const noexcept;
 
  private:
   friend class shared_object_base;
@@ -288,7 +290,13 @@ class ESCROW_API deleter {
   static deleter_core* make_core(deleter_options options);
   void replace_on_error(std::function<void(std::exception const&)> handler);
 
+  [[nodiscard]] std::uintptr_t mark() const noexcept {
+    return ~reinterpret_cast<std::uintptr_t>(this);
+  }
+
   deleter_core* core_;
+  // mark() from the constructor's begin to the destructor's. Volatile: also where it ends.
+  std::uintptr_t volatile mark_ = mark();
 };
 
 }  // namespace escrow::inline v0_2
