@@ -24,14 +24,17 @@ void reference_set::list_members(std::vector<reclaimable const*>& found) const {
   }
 }
 
-// NOLINTNEXTLINE(clang-diagnostic-unknown-attributes)
-[[gnu::no_sanitize("thread")]] bool detail::has_pointer_to(void const* object, void const* in,
-                                                           std::size_t bytes) noexcept {
+__attribute__((no_sanitize("thread"))) bool detail::has_pointer_to(void const* object,
+                                                                   void const* in,
+                                                                   std::size_t bytes) noexcept {
   using word [[gnu::may_alias]] = std::uintptr_t;
   auto const* const words = static_cast<word const*>(in);
   if (reinterpret_cast<std::uintptr_t>(in) % alignof(word) != 0) return false;
   auto const address = reinterpret_cast<std::uintptr_t>(object);
-  return std::find(words, words + bytes / sizeof(word), address) != words + bytes / sizeof(word);
+  for (std::size_t i = 0; i < bytes / sizeof(word); ++i) {  // no function that is watched
+    if (words[i] == address) return true;
+  }
+  return false;
 }
 
 bool reference_set::owns(void const* object, bool or_points) const noexcept {

@@ -4,6 +4,7 @@
 #include "lone_uses.hpp"
 
 #include "operands.hpp"
+#include "state.hpp"
 #include "thread.hpp"
 
 #include <array>

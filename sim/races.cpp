@@ -62,7 +62,10 @@ std::string advice_for(access_kind now, access_kind before) {
   give_up(std::string(call) + ": " + name_of(now.what) + " on " + stream_text(now.on) + " uses " +
           text_of(shared) + (its.of.empty() ? "" : ", of the pool \"" + its.of + "\",") +
           " as does " + name_of(before.what) + ", enqueued before on " + stream_text(before.on) +
-          ", and nothing orders the two: " + advice_for(now.what.kind, before.what.kind));
+          ", and nothing orders the two: " + advice_for(now.what.kind, before.what.kind) +
+          (now.is_of_launch && !its.of.empty()
+               ? "; if the graph does not keep this memory, claim in its capture"
+               : ""));
 }
 
 // Two runs of one kernel may add to the same; those of two launches seldom do.
@@ -246,9 +249,11 @@ void refuse_used_after_retire(char const* call, void const* begin, std::size_t b
     for (touch const& each : all) {
       bool const is_later = each.when.stream == retired.stream && each.when.number > retired.number;
       if (!is_later || !overlap(freed, each.what)) continue;
-      give_up(std::string(call) + " by the owner of " + text_of(begin) + ", which " +
-              name_of(each.what) + " uses, enqueued on " + stream_text(each.on) +
-              " after the owner was retired there: retire it behind the last work that uses it");
+      give_up(
+          std::string(call) + " by the owner of " + text_of(begin) + ", which " +
+          name_of(each.what) + " uses, enqueued on " + stream_text(each.on) +
+          " after the owner was retired there: retire it behind the last work that uses it; for "
+          "a graph give it to retain() in its capture");
     }
   };
   used_memory const& used = the().used;
