@@ -210,7 +210,7 @@ TEST_F(ScratchPolicy, ARefusalOfAClaimAtNoLineNamesNone) {
   auto const held = pool.claim(one, 4 * kib);
   std::string const text = expect_error<pool_exhausted>(
       [&] { static_cast<void>(pool.claim(one, 2 * kib, source_location())); },
-      {"claimed: 2048 bytes of \"scratch of 2048 bytes\""});
+      {"asked for: 2048 bytes of \"scratch of 2048 bytes\""});
   EXPECT_EQ(text.find(":0"), std::string::npos) << text;
 }
 
