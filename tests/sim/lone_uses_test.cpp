@@ -88,7 +88,6 @@ TEST_F(LoneUse, OfAClaimerByTwoThreadsIsTold) {
 }
 
 TEST_F(LoneUse, OfALeaseThatEachThreadEndsInTurnIsRight) {
-  std::mutex mutex;
   std::optional<lease<device_block>> last;
   in_turn([&] { last.emplace(pool.claim(stream.get(), 256)); });
 }

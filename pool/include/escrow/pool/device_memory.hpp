@@ -118,6 +118,7 @@ class ESCROW_API device_block {
   friend class device_buffer;
   friend class scratch_pool;
   struct memory;
+  struct leaked_share;
 
   // For a caller with that name, which errors have.
   device_block(char const* call, std::size_t bytes, memory_source const& source,
